@@ -1,0 +1,81 @@
+"""Generates the stubs of ``secateur.v1`` from the .proto files beside this script.
+
+Usage: python proto/generate.py [FOLDER]     FOLDER defaults to src/ of this checkout.
+       python proto/generate.py --image FILE  writes a descriptor set (for ``buf lint``) instead.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.rpc import status_pb2
+from grpc_tools import protoc
+
+PROTO = Path(__file__).resolve().parent
+SOURCES = sorted(path.relative_to(PROTO).as_posix() for path in PROTO.rglob("*.proto"))
+INCLUDES = (PROTO, Path(status_pb2.__file__).parents[2], Path(protoc.__file__).parent / "_proto")
+
+INIT_HEADER = '''\
+"""Generated protobuf and gRPC stubs of the ``secateur.v1`` contract. Do not edit."""
+
+'''
+
+
+def run_protoc(*arguments: str) -> None:
+    includes = [f"--proto_path={folder}" for folder in INCLUDES]
+    if protoc.main(["protoc", *includes, *arguments, *SOURCES]) != 0:
+        raise SystemExit("protoc failed")
+
+
+def generate(folder: Path) -> None:
+    """Write ``secateur/v1/`` with its modules, type stubs and ``__init__.py`` under *folder*."""
+    package = folder / "secateur" / "v1"
+    package.mkdir(parents=True, exist_ok=True)
+    tools = Path(sys.executable).parent
+    run_protoc(
+        f"--plugin=protoc-gen-mypy={tools / 'protoc-gen-mypy'}",
+        f"--plugin=protoc-gen-mypy_grpc={tools / 'protoc-gen-mypy_grpc'}",
+        f"--python_out={folder}",
+        f"--grpc_python_out={folder}",
+        f"--mypy_out=quiet:{folder}",
+        f"--mypy_grpc_out=quiet:{folder}",
+    )
+    (package / "__init__.py").write_text(INIT_HEADER + exports(), encoding="utf-8")
+
+
+def exports() -> str:
+    """Imports of every message, enum, stub and servicer, and the ``__all__`` that names them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "image.binpb")
+        run_protoc(f"--descriptor_set_out={path}")
+        image = FileDescriptorSet.FromString(path.read_bytes())
+    lines: list[str] = []
+    names: list[str] = []
+    for file in image.file:
+        module = f"secateur.v1.{Path(file.name).stem}_pb2"
+        types = [item.name for item in (*file.message_type, *file.enum_type)]
+        calls = [
+            name
+            for service in file.service
+            for name in (
+                f"{service.name}Servicer",
+                f"{service.name}Stub",
+                f"add_{service.name}Servicer_to_server",
+            )
+        ]
+        for source, found in ((module, types), (f"{module}_grpc", calls)):
+            if found:
+                lines += [f"from {source} import (", *(f"    {name}," for name in sorted(found)), ")"]
+                names += found
+    listed = "\n".join(f'    "{name}",' for name in sorted(names))
+    return "\n".join(lines) + f"\n\n__all__ = [\n{listed}\n]\n"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--image"]:
+        run_protoc("--include_imports", "--include_source_info", f"--descriptor_set_out={sys.argv[2]}")
+    else:
+        generate(Path(sys.argv[1]) if sys.argv[1:] else PROTO.parent / "src")

@@ -1,0 +1,113 @@
+"""Rerank and prune retrieved passages between vector search and an LLM.
+
+``Pruner`` runs a model in this process (extra ``serve``); ``Client`` calls a running server.
+Both load on first use: ``import secateur`` itself loads the standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from secateur.errors import (
+    CheckpointError,
+    DeadlineExceededError,
+    FieldViolation,
+    InvalidRequestError,
+    InvariantError,
+    MissingExtraError,
+    NotImplementedOptionError,
+    OverloadedError,
+    SecateurError,
+    UnavailableError,
+    UnsupportedByModelError,
+)
+from secateur.types import (
+    FragmentFormat,
+    HighlightedPassage,
+    HighlightSpan,
+    KeepReason,
+    KeepRule,
+    Limits,
+    ModelInfo,
+    ModelRef,
+    OffsetUnit,
+    Passage,
+    PassageError,
+    PrunedPassage,
+    PruneOptions,
+    RankedPassages,
+    ResultOrder,
+    ScoreSource,
+    Sentence,
+    TextSpan,
+    Timing,
+    TokenScore,
+    Usage,
+    WarningCode,
+)
+
+if TYPE_CHECKING:
+    from secateur.client import Client
+    from secateur.model.pruner import Pruner
+
+    __version__: str
+
+__all__ = [
+    "CheckpointError",
+    "Client",
+    "DeadlineExceededError",
+    "FieldViolation",
+    "FragmentFormat",
+    "HighlightSpan",
+    "HighlightedPassage",
+    "InvalidRequestError",
+    "InvariantError",
+    "KeepReason",
+    "KeepRule",
+    "Limits",
+    "MissingExtraError",
+    "ModelInfo",
+    "ModelRef",
+    "NotImplementedOptionError",
+    "OffsetUnit",
+    "OverloadedError",
+    "Passage",
+    "PassageError",
+    "PruneOptions",
+    "PrunedPassage",
+    "Pruner",
+    "RankedPassages",
+    "ResultOrder",
+    "ScoreSource",
+    "SecateurError",
+    "Sentence",
+    "TextSpan",
+    "Timing",
+    "TokenScore",
+    "UnavailableError",
+    "UnsupportedByModelError",
+    "Usage",
+    "WarningCode",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("secateur")
+    if name == "Client":
+        from secateur.client import Client
+
+        return Client
+    if name == "Pruner":
+        try:
+            from secateur.model.pruner import Pruner
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing in {"", "secateur"}:
+                raise
+            raise MissingExtraError("serve", missing) from error
+        return Pruner
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
