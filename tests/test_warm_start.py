@@ -1,0 +1,92 @@
+"""The warm-started DeBERTa computes what BERT computes; fast attention equals the stock one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import BertConfig, BertModel, DebertaV2Config, DebertaV2Model
+
+from secateur.model.deberta import DebertaV2ForRerankAndPrune
+from secateur.training.warm_start import warm_start
+
+
+def _inputs(vocab: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(5, vocab, (3, 40), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[1, 25:] = 0
+    mask[2, 9:] = 0
+    types = (torch.arange(40) > 12).long().expand(3, -1)
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types.contiguous()}
+
+
+def test_warm_start_hidden_states_equal_bert(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=90,
+        hidden_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=96,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    bert = BertModel(config).eval()
+    for name, parameter in bert.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.3)
+    save_file(bert.state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    model = warm_start(tmp_path).eval()
+    inputs = _inputs(config.vocab_size)
+    real = inputs["attention_mask"].bool()
+    with torch.inference_mode():
+        ours = model.deberta(**inputs).last_hidden_state
+        theirs = bert(**inputs).last_hidden_state
+    assert (ours - theirs)[real].abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("share_att_key", [True, False])
+@pytest.mark.parametrize(("buckets", "norm"), [(-1, "none"), (8, "layer_norm")])
+def test_fast_attention_equals_transformers(share_att_key: bool, buckets: int, norm: str) -> None:
+    """Same hidden states, and the same gradients, as the stock encoder."""
+    torch.manual_seed(0)
+    config = DebertaV2Config(
+        vocab_size=90,
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=96,
+        max_position_embeddings=64,
+        type_vocab_size=2,
+        relative_attention=True,
+        share_att_key=share_att_key,
+        pos_att_type=["p2c", "c2p"],
+        position_buckets=buckets,
+        norm_rel_ebd=norm,
+        position_biased_input=False,
+        initializer_range=0.3,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    fast = DebertaV2ForRerankAndPrune(config)
+    stock = DebertaV2Model(config)
+    stock.load_state_dict(fast.deberta.state_dict())
+    inputs = _inputs(config.vocab_size)
+    real = inputs["attention_mask"].bool()
+    ours = fast.deberta(**inputs).last_hidden_state
+    theirs = stock(**inputs).last_hidden_state
+    assert (ours - theirs)[real].abs().max() < 1e-5
+    ours[real].square().sum().backward()
+    theirs[real].square().sum().backward()
+    expected = dict(stock.named_parameters())
+    for name, parameter in fast.deberta.named_parameters():
+        reference = expected[name].grad
+        if parameter.grad is None or reference is None:
+            assert parameter.grad is None and reference is None, name
+            continue
+        assert torch.allclose(parameter.grad, reference, rtol=1e-3, atol=1e-3), name
