@@ -51,12 +51,13 @@ def exports() -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "image.binpb")
         run_protoc(f"--descriptor_set_out={path}")
-        image = FileDescriptorSet.FromString(path.read_bytes())
+        image = FileDescriptorSet()
+        image.ParseFromString(path.read_bytes())
     lines: list[str] = []
     names: list[str] = []
     for file in image.file:
         module = f"secateur.v1.{Path(file.name).stem}_pb2"
-        types = [item.name for item in (*file.message_type, *file.enum_type)]
+        types = [item.name for item in file.message_type] + [item.name for item in file.enum_type]
         calls = [
             name
             for service in file.service
@@ -68,7 +69,11 @@ def exports() -> str:
         ]
         for source, found in ((module, types), (f"{module}_grpc", calls)):
             if found:
-                lines += [f"from {source} import (", *(f"    {name}," for name in sorted(found)), ")"]
+                lines += [
+                    f"from {source} import (",
+                    *(f"    {name}," for name in sorted(found)),
+                    ")",
+                ]
                 names += found
     listed = "\n".join(f'    "{name}",' for name in sorted(names))
     return "\n".join(lines) + f"\n\n__all__ = [\n{listed}\n]\n"
@@ -76,6 +81,8 @@ def exports() -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--image"]:
-        run_protoc("--include_imports", "--include_source_info", f"--descriptor_set_out={sys.argv[2]}")
+        run_protoc(
+            "--include_imports", "--include_source_info", f"--descriptor_set_out={sys.argv[2]}"
+        )
     else:
         generate(Path(sys.argv[1]) if sys.argv[1:] else PROTO.parent / "src")

@@ -32,10 +32,7 @@ WIRE_ONLY_MESSAGES = {
     "RerankAndPruneStreamResponse",
     "StreamStart",
     "PassageBatch",
-    "StreamSummary",
-    "RankedPassage",
     "HighlightRequest",
-    "HighlightResponse",
     "GetModelInfoRequest",
 }
 # In proto this is google.rpc.Status.
@@ -44,9 +41,17 @@ DOMAIN_ONLY = {"PassageError"}
 
 def domain_types(base: type | None) -> list[type]:
     """Dataclasses of the types module, or its subclasses of *base*."""
-    own = [item for item in vars(types).values() if isinstance(item, type) and item.__module__ == types.__name__]
+    own = [
+        item
+        for item in vars(types).values()
+        if isinstance(item, type) and item.__module__ == types.__name__
+    ]
     if base is None:
-        return [item for item in own if dataclasses.is_dataclass(item) and item.__name__ not in DOMAIN_ONLY]
+        return [
+            item
+            for item in own
+            if dataclasses.is_dataclass(item) and item.__name__ not in DOMAIN_ONLY
+        ]
     return [item for item in own if issubclass(item, base)]
 
 
@@ -59,7 +64,9 @@ def enum_of(domain: type) -> EnumDescriptor:
 
 
 def generated(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in {".py", ".pyi"}}
+    return {
+        path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in {".py", ".pyi"}
+    }
 
 
 def test_stubs_are_fresh(tmp_path: Path) -> None:
@@ -91,14 +98,22 @@ def test_none_means_optional(domain: type) -> None:
 @pytest.mark.parametrize("domain", domain_types(StrEnum), ids=lambda item: item.__name__)
 def test_enum_values_equal(domain: type[StrEnum]) -> None:
     enum = enum_of(domain)
-    prefix = "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in enum.name).lstrip("_") + "_"
+    prefix = (
+        "".join(
+            f"_{letter}" if letter.isupper() else letter.upper() for letter in enum.name
+        ).lstrip("_")
+        + "_"
+    )
     numbers = {value.number: value.name for value in enum.values}
     assert numbers.pop(0) == f"{prefix}UNSPECIFIED"
     assert sorted(numbers.values()) == sorted(f"{prefix}{value.upper()}" for value in domain)
 
 
 def test_every_message_and_enum_has_a_domain_type() -> None:
-    known = {PROTO_NAMES.get(item.__name__, item.__name__) for item in (*domain_types(None), *domain_types(StrEnum))}
+    known = {
+        PROTO_NAMES.get(item.__name__, item.__name__)
+        for item in (*domain_types(None), *domain_types(StrEnum))
+    }
     assert set(CONTRACT.message_types_by_name) - WIRE_ONLY_MESSAGES <= known
     assert set(CONTRACT.enum_types_by_name) == known & set(CONTRACT.enum_types_by_name)
 
