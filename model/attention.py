@@ -77,6 +77,7 @@ class FastDisentangledSelfAttention(DisentangledSelfAttention):  # type: ignore[
 
     @staticmethod
     def supports(module: DisentangledSelfAttention) -> bool:
+        """Whether a stock module has both position terms, and can be adopted."""
         return bool(module.relative_attention) and {"c2p", "p2c"} <= set(module.pos_att_type)
 
     def forward(

@@ -8,13 +8,13 @@ Tokens of a batch are flat: ``margins`` [T] are keep minus drop logits of passag
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 
 def token_loss(margins: Tensor, owner: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy over passage tokens, each labelled as its sentence (Provence's loss)."""
-    return F.binary_cross_entropy_with_logits(margins, labels[owner].float())
+    return functional.binary_cross_entropy_with_logits(margins, labels[owner].float())
 
 
 def pooled(values: Tensor, owner: Tensor, sentences: int) -> Tensor:
@@ -24,9 +24,7 @@ def pooled(values: Tensor, owner: Tensor, sentences: int) -> Tensor:
     return zero.index_add(0, owner, values) / count
 
 
-def sentence_loss(
-    margins: Tensor, owner: Tensor, labels: Tensor, positive_weight: float
-) -> Tensor:
+def sentence_loss(margins: Tensor, owner: Tensor, labels: Tensor, positive_weight: float) -> Tensor:
     """Cross-entropy of the sentence's mean probability, which is what the keep rule reads.
 
     positive_weight: weight of a positive sentence against a negative one (they are rare).
@@ -34,7 +32,7 @@ def sentence_loss(
     mean = pooled(margins.sigmoid(), owner, len(labels)).clamp(1e-5, 1 - 1e-5)
     target = labels.float()
     weight = 1 + (positive_weight - 1) * target
-    loss = F.binary_cross_entropy(mean, target, weight=weight, reduction="sum")
+    loss = functional.binary_cross_entropy(mean, target, weight=weight, reduction="sum")
     return loss / weight.sum()
 
 
@@ -58,4 +56,4 @@ def listwise_loss(margins: Tensor, owner: Tensor, labels: Tensor, passage: Tenso
 
 def score_loss(scores: Tensor, relevant: Tensor) -> Tensor:
     """Binary cross-entropy of the passage score [B] against relevance [B] (0 or 1)."""
-    return F.binary_cross_entropy_with_logits(scores, relevant)
+    return functional.binary_cross_entropy_with_logits(scores, relevant)

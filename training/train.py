@@ -146,7 +146,10 @@ def joint_loss(
     return {"loss": torch.stack(weighted).sum(), **parts}
 
 
-def train(config: TrainConfig, data: Path, out: Path, split: Splitter, threads: int) -> None:
+def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
+    config: TrainConfig, data: Path, out: Path, split: Splitter, threads: int
+) -> None:
+    """Run ``config`` on the sets of the folder ``data``; see the module's docstring."""
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -223,7 +226,7 @@ def train(config: TrainConfig, data: Path, out: Path, split: Splitter, threads: 
                 "step": done,
             }
             torch.save(state, state_file.with_suffix(".tmp"))
-            os.replace(state_file.with_suffix(".tmp"), state_file)
+            state_file.with_suffix(".tmp").replace(state_file)
     metrics.close()
     model.save_pretrained(out / "model")
     tokenizer.save(str(out / "model" / "tokenizer.json"))
