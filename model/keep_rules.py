@@ -18,6 +18,9 @@ BEST_SENTENCE_FLOOR = 0.05
 """SENTENCE_HEAD keeps the best sentence when none passes and it reaches this probability."""
 
 
+_REASONS = tuple(KeepReason)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SentenceScores:
     """Pooled token probabilities by sentence.
@@ -110,11 +113,11 @@ def decide(
     protected: bool [sentences], kept in any case; last, whatever was not scored is kept.
     """
     count = len(scores.scored)
-    reasons = np.full(count, KeepReason.BELOW_THRESHOLD, dtype=object)
+    codes = np.full(count, _REASONS.index(KeepReason.BELOW_THRESHOLD))
     kept = np.zeros(count, dtype=np.bool_)
 
     def keep(chosen: NDArray[np.bool_], reason: KeepReason) -> None:
-        reasons[chosen & ~kept] = reason
+        codes[chosen & ~kept] = _REASONS.index(reason)
         kept[chosen] = True
 
     keep(passes(rule, scores, threshold), KeepReason.ABOVE_THRESHOLD)
@@ -124,7 +127,7 @@ def decide(
     keep(_neighbors(kept, neighbor_sentences), KeepReason.NEIGHBOR)
     keep(protected, KeepReason.PROTECTED)
     keep(~scores.scored, KeepReason.UNSCORED)
-    return Decision(kept=kept, reasons=tuple(reasons.tolist()))
+    return Decision(kept=kept, reasons=tuple(_REASONS[code] for code in codes))
 
 
 def _fill_up(

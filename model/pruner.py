@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from secateur.errors import FieldViolation, InvalidRequestError
 from secateur.model.batching import run_within_memory, token_budget_batches
@@ -31,9 +30,6 @@ from secateur.types import (
     ScoreSource,
     Timing,
 )
-
-EMBEDDED_MODEL = Path(__file__).parent / "checkpoints" / "secateur-mini-en"
-"""The model that ships inside the package."""
 
 OUT_OF_MEMORY = PassageError(
     "RESOURCE_EXHAUSTED", "The passage does not fit into the memory of the model's device."
@@ -226,7 +222,7 @@ def load_engine(
         if num_threads < 1:
             raise ValueError(f"num_threads is {num_threads}, must be at least 1")
         torch.set_num_threads(num_threads)
-    checkpoint = load_checkpoint(EMBEDDED_MODEL if name_or_path is None else name_or_path)
+    checkpoint = load_checkpoint(name_or_path)
     settings = checkpoint.settings
     tokenizer = FastTokenizer(checkpoint.tokenizer)
     scorer = TorchScorer(checkpoint.model, dtype=dtype, device=device, pad_id=tokenizer.pad_id)

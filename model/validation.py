@@ -153,6 +153,11 @@ def _options(options: PruneOptions, limits: Limits) -> Iterator[FieldViolation]:
 
 
 def _patterns(patterns: Sequence[str], limits: Limits) -> Iterator[FieldViolation]:
+    if isinstance(patterns, str):
+        yield FieldViolation(
+            "options.protected_patterns", "must be a sequence of patterns, not one text"
+        )
+        return
     if len(patterns) > limits.max_protected_patterns:
         yield FieldViolation(
             "options.protected_patterns",

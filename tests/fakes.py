@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,7 +32,8 @@ class StubTokenizer:
     before it, as SentencePiece's and byte-level tokenizers' do. style "marker": before each
     word comes an empty or overlapping marker token, and each character outside the Basic
     Multilingual Plane is two tokens with the same offsets, as byte fall-back gives.
-    Words spelt in ``unknown`` get the unknown id.
+    Words spelt in ``unknown`` get the unknown id; format characters (zero-width space, ...)
+    give no token at all.
     """
 
     pad_id, unk_id, cls_id, sep_id = 0, 1, 2, 3
@@ -56,6 +58,8 @@ class StubTokenizer:
         tokens: list[tuple[int, int, int]] = []
         for match in re.finditer(r"(\s*)([^\W_]+|\S)", text):
             start, end = match.span(2)
+            if unicodedata.category(match.group(2)[0]) == "Cf":
+                continue
             if self.style == "leading_space":
                 start = match.start()
             token = (self.token_id(match.group(2)), start, end)
@@ -106,7 +110,7 @@ class FakeScorer:
 
 @dataclass
 class WordScorer:
-    """Keep probability by word, from a table, and one logit a call window in turn.
+    """Keep probability by word, from a table, and one logit for each window in turn.
 
     logits: used in turn for successive windows, the last one again and again.
     """

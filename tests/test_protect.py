@@ -1,0 +1,77 @@
+"""Protected patterns: RE2 syntax, code-point offsets, bounded work."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from secateur.errors import InvalidRequestError
+from secateur.model.protect import compile_patterns
+
+TEXT = "👍 ok. Café é. 終。 Part 7-b"
+SENTENCES = np.array([(0, 5), (6, 13), (14, 16), (17, 25)])
+
+
+def mask(*patterns: str, text: str = TEXT, sentences: np.ndarray = SENTENCES) -> list[bool]:
+    return [bool(found) for found in compile_patterns(patterns).mask(text, sentences, 0)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("👍", [True, False, False, False]),
+        ("é", [False, True, False, False]),
+        ("終", [False, False, True, False]),
+        (r"\d+-\w", [False, False, False, True]),
+        ("(?i)PART", [False, False, False, True]),
+        (r"ok\. Caf", [True, True, False, False]),  # across a border
+        (r"\s", [True, True, False, True]),  # inside sentences, and in the gaps
+        (r"\. ", [True, True, False, False]),  # begins in the sentence, ends in the gap
+        ("^.", [True, False, False, False]),
+        ("b$", [False, False, False, True]),
+        ("nothing", [False, False, False, False]),
+        ("x*", [False, False, False, False]),  # empty matches protect nothing
+        (".*", [True, True, True, True]),
+    ],
+)
+def test_a_sentence_is_protected_when_a_match_overlaps_it(
+    pattern: str, expected: list[bool]
+) -> None:
+    """RE2 matches bytes: taken for characters, its offsets drift behind every `é` and `終`."""
+    assert mask(pattern) == expected
+
+
+def test_a_match_in_the_gap_alone_protects_nothing() -> None:
+    """Sentences are half-open: touching is not overlapping."""
+    assert mask(r"\n+", text="A.\n\nB.", sentences=np.array([(0, 2), (4, 6)])) == [False, False]
+
+
+def test_all_patterns_count() -> None:
+    """Any one of them protects; without patterns or sentences there is nothing to do."""
+    assert mask("終", "Part") == [False, False, True, True]
+    assert mask() == [False] * 4
+    assert mask("a", text=" ", sentences=np.zeros((0, 2), dtype=np.int64)) == []
+
+
+def test_every_invalid_pattern_is_named() -> None:
+    """Look-around and back-references are not RE2; the caller learns which pattern has them."""
+    with pytest.raises(InvalidRequestError) as caught:
+        compile_patterns(["(", "ok", r"(a)\1", "(?<=a)b"])
+    assert [v.field for v in caught.value.violations] == [
+        f"options.protected_patterns[{i}]" for i in (0, 2, 3)
+    ]
+    assert "missing )" in caught.value.violations[0].description
+
+
+def test_work_is_bounded() -> None:
+    """64 one-character patterns over a long text would hold a thread for minutes."""
+    text = "ab" * 5_000 + " end."
+    sentences = np.array([(0, 10_000), (10_001, 10_005)])
+    with pytest.raises(InvalidRequestError, match=r"protected_patterns\[2\].*11005 times"):
+        mask("a", "b", "[ab]", text=text, sentences=sentences)
+    assert mask("[ab]+", "a", text=text, sentences=sentences) == [True, False]
+
+
+def test_a_catastrophic_pattern_is_linear() -> None:
+    """`(a+)+$` takes a back-tracking engine for ever; RE2 does not back-track."""
+    assert mask("(a+)+$", text="a" * 20_000 + "b", sentences=np.array([(0, 20_001)])) == [False]
