@@ -54,7 +54,7 @@ typing: ## Show the folders as one package to type checkers and editors (.typing
 	@rm -rf .typing && mkdir -p .typing/secateur
 	@cd .typing/secateur && ln -s ../../src/secateur/* ../../model ../../server ../../training .
 
-bench: $(STAMP) ## Measure speed; ARGS are passed on.
+bench: $(STAMP) ## Measure speed: make bench ARGS='--data FILE'.
 	$(BIN)/python benchmarks/speed.py $(ARGS)
 
 clean: ## Remove everything that the commands above made.

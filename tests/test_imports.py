@@ -34,11 +34,17 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+def printed_by(code: str) -> str:
+    """What *code* prints in a new interpreter."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 def loaded_by(statement: str) -> set[str]:
     """Modules that are loaded after *statement* ran in a new interpreter."""
-    code = f"import sys\n{statement}\nprint(*sys.modules, sep='\\n')"
-    command = [sys.executable, "-W", "error", "-c", code]
-    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    return set(printed_by(f"import sys\n{statement}\nprint(*sys.modules)").split())
 
 
 @pytest.mark.parametrize("folder", FORBIDDEN)
@@ -87,9 +93,7 @@ def test_missing_extra_is_one_sentence(package: str) -> None:
         "try: secateur.Pruner\n"
         "except secateur.MissingExtraError as error: print(error)"
     )
-    command = [sys.executable, "-c", code]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    assert printed == f"{package} is not installed; run: pip install 'secateur[serve]'"
+    assert printed_by(code) == f"{package} is not installed; run: pip install 'secateur[serve]'"
 
 
 def test_all_names_every_public_type_and_error() -> None:

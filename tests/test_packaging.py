@@ -106,10 +106,11 @@ def test_installed_wheel_prunes_from_the_checkout(wheel: Path, tmp_path: Path) -
         [home / "bin" / "python", "-c", PRUNE],
         cwd=ROOT,
         env={**environment, "HF_HUB_OFFLINE": "1"},
-        check=True,
+        check=False,
         capture_output=True,
         text=True,
     )
+    assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).is_relative_to(site)
 
 
