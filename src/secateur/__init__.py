@@ -108,6 +108,11 @@ def __getattr__(name: str) -> Any:
 
         return Client
     if name == "Pruner":
+        from importlib.util import find_spec
+
+        for package in ("torch", "transformers"):  # only Pruner.load imports these
+            if find_spec(package) is None:
+                raise MissingExtraError("serve", package)
         try:
             from secateur.model.pruner import Pruner
         except ModuleNotFoundError as error:
