@@ -85,7 +85,7 @@ class Engine:
     ) -> None:
         self.info = info
         self.splitter = splitter
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._scorer = scorer
 
     def prepare_query(self, query: str, options: PruneOptions) -> PreparedQuery:
@@ -94,7 +94,7 @@ class Engine:
         Raises InvalidRequestError: ``query`` over the model's token limit (unless
         ``truncate_query``) or without any token; invalid ``options.protected_patterns[i]``.
         """
-        token_ids = self._tokenizer.encode(query).ids
+        token_ids = self.tokenizer.encode(query).ids
         limit = self.info.max_query_tokens
         violations: list[FieldViolation] = []
         if not len(token_ids):
@@ -137,7 +137,7 @@ class Engine:
         sentences, coarse = self._split(passage, offsets, query.options.language)
         title_ids = self._title_ids(index, passage.title)
         if len(sentences):
-            tokens = self._tokenizer.encode(passage.text)
+            tokens = self.tokenizer.encode(passage.text)
         else:  # blank: nothing to score, whatever the tokenizer makes of white space
             nothing = np.zeros(0, dtype=np.int64)
             tokens = TokenizedText(ids=nothing, starts=nothing, ends=nothing)
@@ -157,13 +157,13 @@ class Engine:
                 title_ids,
                 tokens.ids,
                 token_sentences,
-                cls_id=self._tokenizer.cls_id,
-                sep_id=self._tokenizer.sep_id,
+                cls_id=self.tokenizer.cls_id,
+                sep_id=self.tokenizer.sep_id,
                 window_tokens=self.info.window_tokens,
             ),
             coarse=coarse,
             unknown_token_count=int(
-                np.count_nonzero((tokens.ids == self._tokenizer.unk_id) & (token_sentences >= 0))
+                np.count_nonzero((tokens.ids == self.tokenizer.unk_id) & (token_sentences >= 0))
             ),
         )
 
@@ -247,7 +247,7 @@ class Engine:
         return (WarningCode.UNSUPPORTED_SCRIPT,) if unsupported else ()
 
     def _title_ids(self, index: int, title: str) -> NDArray[np.int64]:
-        title_ids = self._tokenizer.encode(title).ids
+        title_ids = self.tokenizer.encode(title).ids
         limit = packing.max_title_tokens(self.info.window_tokens)
         if len(title_ids) > limit:
             raise InvalidRequestError(

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import FakeScorer, StubTokenizer, make_engine
+from fakes import FakeScorer, StubSplitter, StubTokenizer, make_engine
 from hypothesis import given
 from hypothesis import strategies as st
 
 from secateur.model.pruner import Pruner
+from secateur.model.splitter import SentenceSplitter
 from secateur.types import (
     KeepReason,
     KeepRule,
@@ -58,8 +59,9 @@ def cut(text: str, start: int, end: int, unit: OffsetUnit) -> str:
     return text.encode(encoding)[start * width : end * width].decode(encoding)
 
 
-def small_pruner(style: str) -> Pruner:
-    return Pruner(make_engine(tokenizer=StubTokenizer(style), window_tokens=16))
+def small_pruner(style: str, splitter: StubSplitter | SentenceSplitter | None = None) -> Pruner:
+    tokenizer = StubTokenizer(style)
+    return Pruner(make_engine(tokenizer=tokenizer, splitter=splitter, window_tokens=16))
 
 
 def check_result(text: str, result: PrunedPassage, options: PruneOptions) -> None:
@@ -105,10 +107,18 @@ def check_result(text: str, result: PrunedPassage, options: PruneOptions) -> Non
         assert not source[0].isspace()
 
 
-@given(TEXTS, OPTIONS, STYLES, st.sampled_from(["", "Title"]))
-def test_any_text(text: str, options: PruneOptions, style: str, title: str) -> None:
+@pytest.mark.parametrize("splitter", [StubSplitter(), SentenceSplitter()], ids=["stub", "real"])
+@given(text=TEXTS, options=OPTIONS, style=STYLES, title=st.sampled_from(["", "Title"]))
+def test_any_text(
+    splitter: StubSplitter | SentenceSplitter,
+    text: str,
+    options: PruneOptions,
+    style: str,
+    title: str,
+) -> None:
     """Sentences and gaps give the text back; pruned text and spans follow from `kept` alone."""
-    found = small_pruner(style).rerank_and_prune("red valve", [Passage(text, title=title)], options)
+    pruner = small_pruner(style, splitter)
+    found = pruner.rerank_and_prune("red valve", [Passage(text, title=title)], options)
     (result,) = found.results
     check_result(text, result, options)
 
