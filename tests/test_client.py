@@ -161,12 +161,12 @@ def test_answer_becomes_domain_types(client: Client) -> None:
 def test_a_failed_passage_and_an_unscored_sentence(service: FakeService, client: Client) -> None:
     failed = v1.PrunedPassage(
         error=status_pb2.Status(code=8, message="too big"),
-        sentences=[v1.Sentence(end_offset=1, kept=True, reason=7)],  # type: ignore[arg-type]
+        sentences=[v1.Sentence(end_offset=1, kept=True, reason=v1.KeepReason.KEEP_REASON_UNSCORED)],
     )
     service.answers["RerankAndPrune"] = v1.RerankAndPruneResponse(
         results=[failed],
-        applied_keep_rule=1,
-        score_source=1,  # type: ignore[arg-type]
+        applied_keep_rule=v1.KeepRule.KEEP_RULE_MEAN_PROBABILITY,
+        score_source=v1.ScoreSource.SCORE_SOURCE_PASSAGE_HEAD,
     )
     [result] = client.rerank_and_prune("q", ["a"]).results
     assert result.error == types.PassageError("RESOURCE_EXHAUSTED", "too big")
@@ -176,8 +176,8 @@ def test_a_failed_passage_and_an_unscored_sentence(service: FakeService, client:
 
 def test_an_enum_value_of_a_newer_server_is_an_error(service: FakeService, client: Client) -> None:
     service.answers["RerankAndPrune"] = v1.RerankAndPruneResponse(
-        applied_keep_rule=77,
-        score_source=1,  # type: ignore[arg-type]
+        applied_keep_rule=77,  # type: ignore[arg-type]
+        score_source=v1.ScoreSource.SCORE_SOURCE_PASSAGE_HEAD,
     )
     with pytest.raises(errors.SecateurError, match="KeepRule number 77"):
         client.rerank_and_prune("q", ["a"])

@@ -12,6 +12,7 @@ from fake_service import (
     NOT_SERVING,
     SERVING,
     FakeService,
+    answer,
     closed_port,
     error_info,
     fail,
@@ -142,7 +143,7 @@ def _failing_first(times: int, code: grpc.StatusCode) -> Any:
     def reply(request: Any, context: Any) -> v1.RerankAndPruneResponse:
         if next(calls) < times:
             fail(context, status(code, "not now", error_info(code.name)))
-        return v1.RerankAndPruneResponse(applied_keep_rule=1, score_source=1)  # type: ignore[arg-type]
+        return answer(request)
 
     return reply
 
@@ -247,7 +248,7 @@ def test_wait_until_ready_returns_once_it_serves(service: FakeService) -> None:
         watched.set()
         return watch(*arguments)
 
-    service.health.Watch = observed  # type: ignore[method-assign]
+    service.health.Watch = observed  # type: ignore[assignment, method-assign]
     with served(service, health_status=NOT_SERVING) as target, Client(target) as client:
         assert client.health() == "NOT_SERVING"
         waiter = threading.Thread(target=client.wait_until_ready)

@@ -90,7 +90,7 @@ def _details_of(
     retry = error_details_pb2.RetryInfo()
     for detail in status.details:
         for message in (info, bad_request, retry):
-            if detail.Is(message.DESCRIPTOR):
+            if detail.TypeName() == message.DESCRIPTOR.full_name:
                 detail.Unpack(message)
     return info, bad_request, retry
 
