@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 
 from secateur.errors import FieldViolation, InvalidRequestError
 
+# One search may read the text to its end, and there is one for each match: without bounds on
+# both, "a.*z|a" over a long text takes quadratic time in any engine.
 _SPARE_MATCHES = 1_000
+_READS_PER_CHARACTER = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +33,24 @@ class ProtectedPatterns:
             a match may cross a sentence border; valid Unicode.
         sentences: int64 [sentences, 2], sorted code-point spans.
 
-        Raises InvalidRequestError for patterns that match more often than the text has
-        characters: the work for a passage stays linear however many patterns there are.
+        Raises InvalidRequestError for patterns that together match more often than the text
+        has characters, or so often in a very long text (every 25 characters in a million)
+        that the work would not stay linear in its length.
         """
         found = np.zeros(len(sentences), dtype=np.bool_)
         if not len(sentences):
             return found
         starts, ends = sentences[:, 0], sentences[:, 1]
-        budget = len(text) + _SPARE_MATCHES
+        matches_left = len(text) + _SPARE_MATCHES
+        reads_left = matches_left * _READS_PER_CHARACTER
         for i, pattern in enumerate(self.compiled):
             if found.all():
                 break
             spans: list[tuple[int, int]] = []
             for match in pattern.finditer(text):
-                budget -= 1
-                if budget < 0:
+                matches_left -= 1
+                reads_left -= len(text) - match.start()
+                if matches_left < 0 or reads_left < 0:
                     raise InvalidRequestError([_too_many_matches(i, passage_index, len(text))])
                 spans.append(match.span())
             matches = np.array(spans, dtype=np.int64).reshape(-1, 2)
@@ -89,7 +95,7 @@ def _quiet() -> re2.Options:
 def _too_many_matches(pattern: int, passage: int, characters: int) -> FieldViolation:
     return FieldViolation(
         f"options.protected_patterns[{pattern}]",
-        f"the patterns match passages[{passage}], of {characters} characters, more than "
-        f"{characters + _SPARE_MATCHES} times in total; use fewer or more specific patterns",
+        f"the patterns up to this one match too often in passages[{passage}], which has "
+        f"{characters} characters; use more specific patterns or shorter passages",
         "TOO_MANY_MATCHES",
     )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from secateur.errors import InvalidRequestError
+from secateur.model import protect
 from secateur.model.protect import compile_patterns
 
 TEXT = "👍 ok. Café é. 終。 Part 7-b"
@@ -67,9 +68,22 @@ def test_work_is_bounded() -> None:
     """64 one-character patterns over a long text would hold a thread for minutes."""
     text = "ab" * 5_000 + " end."
     sentences = np.array([(0, 10_000), (10_001, 10_005)])
-    with pytest.raises(InvalidRequestError, match=r"protected_patterns\[2\].*11005 times"):
+    with pytest.raises(InvalidRequestError, match=r"protected_patterns\[2\].*10005 characters"):
         mask("a", "b", "[ab]", text=text, sentences=sentences)
     assert mask("[ab]+", "a", text=text, sentences=sentences) == [True, False]
+
+
+def test_searches_that_read_to_the_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`a.*z|a` reads the rest of the text for every `a`: minutes for a million characters."""
+    monkeypatch.setattr(protect, "_READS_PER_CHARACTER", 100)
+    text = "ab" * 1_000 + " end."
+    sentences = np.array([(0, 2_000), (2_001, 2_005)])
+    with pytest.raises(InvalidRequestError, match="match too often"):
+        mask("a.*z|a", text=text, sentences=sentences)
+    assert mask("end", "abab", text=text[-40:], sentences=np.array([(0, 35), (36, 40)])) == [
+        True,
+        True,
+    ]
 
 
 def test_a_catastrophic_pattern_is_linear() -> None:
