@@ -72,8 +72,8 @@ ABBREVIATIONS: dict[str, Abbreviations] = {
         weak="dept est inc ltd llc plc co corp bros univ assn assoc intl natl govt ave blvd rd mt"
         " hwy jr sr esq ph.d m.d b.a m.a b.sc m.sc b.s m.s m.phil d.phil ll.b ll.m e.u u.n u.s"
         " u.k u.s.a a.m p.m a.d b.c b.c.e c.e ibid seq orig transl eds ed pub repr supp suppl"
-        " translit trans tr lit spp var subsp a.k.a ser mon tue tues wed thu thur thurs fri feb mar apr jun"
-        " jul aug sept misc avg lbs hrs dist tel ext ft ph n.b q.v d.c n.y l.a",
+        " translit trans tr lit spp var subsp a.k.a ser mon tue tues wed thu thur thurs fri feb"
+        " mar apr jun jul aug sept misc avg lbs hrs dist tel ext ft ph n.b q.v d.c n.y l.a",
         dropped="ok ill ore mg wash",
         starters="a after also an another as at because before between by during each for from her"
         " here his how its later my no on one only other our she such that their then those to"

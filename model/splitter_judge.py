@@ -21,7 +21,9 @@ _OTHER_SCRIPTS = frozenset((*RULES_ONLY, "el", "ml", "ru")) - {"hu", "id", "ro",
 _NUMERAL = re.compile(r"\d|[IVXLC]{2,}$|[B-HJ-Z]$")
 _ROMAN = re.compile(r"[IVX]+$")
 _ACRONYM = re.compile(r"[^\W\d_](?:\.[^\W\d_])+$")
+_NEVER_NAMES = frozenset("the this that these those they there although however".split())
 _SHORTEST_THAI_SENTENCE = 8
+_LONGEST_ABBREVIATION = 6
 
 
 class LimitError(Exception):
@@ -29,7 +31,10 @@ class LimitError(Exception):
 
 
 class Judge:
-    """The ``FullStopJudge`` of one text: picks the model by script, counts the questions."""
+    """The ``FullStopJudge`` of one text: picks the model by script, counts the questions.
+
+    Raises LimitError once it would have to ask Punkt more than ``budget`` times.
+    """
 
     def __init__(self, language: str, budget: int) -> None:
         self._language = language
@@ -37,9 +42,6 @@ class Judge:
         self._budget = budget
 
     def __call__(self, before: str, after: str, closed: bool, starts_lower: bool) -> bool:
-        self._budget -= 1
-        if self._budget < 0:
-            raise LimitError
         if len(before) > MAX_WORD_CHARACTERS:
             return True
         if len(before) == 1 and before.isalpha() and after.endswith("."):
@@ -51,10 +53,13 @@ class Judge:
         if _is_listed(before, after, abbreviations):
             return False
         title = before.lower() in abbreviations.titles and not before[0].islower()
+        if title:
+            return after.lower() in _NEVER_NAMES  # "Sen. Smith", but "by Asit Sen. The film"
         if language not in PUNKT_MODELS:
-            return not title and _ends_without_model(before, after, abbreviations)
-        if title:  # "Sen. Smith", but "by Asit Sen. The film"; short starters are names too.
-            return len(after) > 2 and punkt_model(language).starts_sentences(after)
+            return _ends_without_model(before, after, abbreviations)
+        self._budget -= 1
+        if self._budget < 0:
+            raise LimitError
         return _ends_by_punkt(punkt_model(language), before, after, closed, starts_lower)
 
     def _language_of(self, word: str) -> str:
@@ -103,10 +108,12 @@ def _ends_by_punkt(
     """Ask Punkt, but trust case more than it does.
 
     Before a lower-case word a sentence ends only where the writer doesn't use capitals, or
-    after an ordinary word: an unknown one is an abbreviation that Punkt hasn't seen.
+    after an ordinary word: a short unknown one is an abbreviation that Punkt hasn't seen.
     """
     if after[:1].islower() and not starts_lower:
-        ordinary = before.isalpha() and model.knows_word(before)
+        ordinary = before.isalpha() and (
+            len(before) > _LONGEST_ABBREVIATION or model.knows_word(before)
+        )
         if closed or not ordinary:
             return False
     ordinal = (before.isdecimal() and len(before) <= 2) or _ROMAN.match(before)
