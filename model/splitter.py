@@ -49,7 +49,8 @@ class SentenceSplitter:
     """Splits texts into sentences. Thread-safe; loads a language's model on first use.
 
     Time is linear in the text. Of n characters, at most max(2000, n / 16) full stops are
-    put to Punkt and at most as many sentences found; what comes after is cut coarsely.
+    put to Punkt, twice as many judged and as many sentences found; what comes after is cut
+    coarsely.
     """
 
     version: str = "1"

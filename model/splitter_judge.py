@@ -24,6 +24,7 @@ _ACRONYM = re.compile(r"[^\W\d_](?:\.[^\W\d_])+$")
 _NEVER_NAMES = frozenset("the this that these those they there although however".split())
 _SHORTEST_THAI_SENTENCE = 8
 _LONGEST_ABBREVIATION = 6
+_STOPS_PER_QUESTION = 2
 
 
 class LimitError(Exception):
@@ -33,15 +34,20 @@ class LimitError(Exception):
 class Judge:
     """The ``FullStopJudge`` of one text: picks the model by script, counts the questions.
 
-    Raises LimitError once it would have to ask Punkt more than ``budget`` times.
+    Raises LimitError once it would have to ask Punkt more than ``budget`` times, or to judge
+    more than twice as many stops.
     """
 
     def __init__(self, language: str, budget: int) -> None:
         self._language = language
         self._latin = "en" if language in _OTHER_SCRIPTS else language
         self._budget = budget
+        self._stops = _STOPS_PER_QUESTION * budget
 
     def __call__(self, before: str, after: str, closed: bool, starts_lower: bool) -> bool:
+        self._stops -= 1
+        if self._stops < 0:
+            raise LimitError
         if len(before) > MAX_WORD_CHARACTERS:
             return True
         if len(before) == 1 and before.isalpha() and after.endswith("."):
