@@ -48,9 +48,9 @@ class Split:
 class SentenceSplitter:
     """Splits texts into sentences. Thread-safe; loads a language's model on first use.
 
-    Time is linear in the text. Of n characters, at most max(2000, n / 16) full stops are
-    put to Punkt, twice as many judged and as many sentences found; what comes after is cut
-    coarsely.
+    Time is linear in the text. With m = max(2000, n / 16) for n characters, at most m
+    sentences are found, 2 m full stops judged and m of these put to Punkt; what comes after
+    is cut coarsely.
     """
 
     version: str = "1"
