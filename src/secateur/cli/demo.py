@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -41,7 +42,7 @@ def run_demo(model: str | None = None) -> None:
     console = console_for_output()
     console.print(Text("Starting a server …", style="dim"))
     started = perf_counter()
-    with running_server(model) as target, Client(target) as client:
+    with _sigterm_unwinds(), running_server(model) as target, Client(target) as client:
         seconds = perf_counter() - started
         console.print(Text(f"Serving on {target} after {seconds:.1f} s.\n", style="dim"))
         # Tokens are asked for so that the savings can be counted.
@@ -99,6 +100,16 @@ def running_server(model: str | None = None) -> Iterator[str]:
         reader.join()
         if code != 0:
             raise SecateurError(f"the server stopped with exit code {code}\n{log.tail()}")
+
+
+@contextmanager
+def _sigterm_unwinds() -> Iterator[None]:
+    """Let SIGTERM end this process by an exception, so that it does not leave its server behind."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _comes_up(log: _Log) -> bool:
