@@ -19,14 +19,15 @@ RUN --mount=type=cache,target=/var/cache/pip \
 FROM python:${PYTHON_VERSION}-slim
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin secateur
 COPY --from=build /opt/secateur /opt/secateur
-# Nothing is written outside /tmp and nothing is downloaded: the model lies in the package.
+# Nothing is downloaded: the model lies in the package. torch insists on a folder for temporary
+# files, and /dev/shm is the one that stays writable under a read-only root.
 ENV PATH=/opt/secateur/bin:${PATH} \
     HF_HUB_OFFLINE=1 \
-    HOME=/tmp \
+    HOME=/nonexistent \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
-    TMPDIR=/tmp
-WORKDIR /tmp
+    TMPDIR=/dev/shm
+WORKDIR /
 USER 10001:10001
 EXPOSE 50051
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
