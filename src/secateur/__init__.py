@@ -98,27 +98,29 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
+if not TYPE_CHECKING:  # type checkers read the names above, and find typos
 
-        return version("secateur")
-    if name == "Client":
-        from secateur.client import Client
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version
 
-        return Client
-    if name == "Pruner":
-        from importlib.util import find_spec
+            return version("secateur")
+        if name == "Client":
+            from secateur.client import Client
 
-        for package in ("torch", "transformers"):  # only Pruner.load imports these
-            if find_spec(package) is None:
-                raise MissingExtraError("serve", package)
-        try:
-            from secateur.model.pruner import Pruner
-        except ModuleNotFoundError as error:
-            missing = (error.name or "").partition(".")[0]
-            if missing in {"", "secateur"}:
-                raise
-            raise MissingExtraError("serve", missing) from error
-        return Pruner
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return Client
+        if name == "Pruner":
+            from importlib.util import find_spec
+
+            for package in ("torch", "transformers"):  # only Pruner.load imports these
+                if find_spec(package) is None:
+                    raise MissingExtraError("serve", package)
+            try:
+                from secateur.model.pruner import Pruner
+            except ModuleNotFoundError as error:
+                missing = (error.name or "").partition(".")[0]
+                if missing in {"", "secateur"}:
+                    raise
+                raise MissingExtraError("serve", missing) from error
+            return Pruner
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
