@@ -119,7 +119,7 @@ class FastDisentangledSelfAttention(DisentangledSelfAttention):  # type: ignore[
         p2c = self._by_bucket(key, pos_query)
 
         by_query, by_key = self.table.get(relative_pos, span, c2p.dtype)
-        spread = _SpreadBuckets.apply(c2p, p2c, by_query, by_key)
+        spread = _SpreadBuckets.apply(c2p, p2c, by_query, by_key)  # type: ignore[no-untyped-call]
         scale = (3 * self.attention_head_size) ** -0.5
         scores = torch.baddbmm(spread, query, key.transpose(1, 2), beta=scale, alpha=scale)
         scores = scores.view(batch, self.num_attention_heads, length, length)

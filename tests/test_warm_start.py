@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from transformers import BertConfig, BertModel, DebertaV2Config, DebertaV2Model
+from tiny import tiny_bert
+from transformers import DebertaV2Config, DebertaV2Model
 
 from secateur.model.deberta import DebertaV2ForRerankAndPrune
 from secateur.training.warm_start import warm_start
@@ -25,24 +24,9 @@ def _inputs(vocab: int) -> dict[str, torch.Tensor]:
 
 
 def test_warm_start_hidden_states_equal_bert(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=90,
-        hidden_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=96,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-    )
-    bert = BertModel(config).eval()
-    for name, parameter in bert.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.normal_(parameter, std=0.3)
-    save_file(bert.state_dict(), tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    bert = tiny_bert(tmp_path)
     model = warm_start(tmp_path).eval()
-    inputs = _inputs(config.vocab_size)
+    inputs = _inputs(bert.config.vocab_size)
     real = inputs["attention_mask"].bool()
     with torch.inference_mode():
         ours = model.deberta(**inputs).last_hidden_state

@@ -196,7 +196,6 @@ def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
         first = state["step"]
 
     # loop
-    metrics = (out / "metrics.jsonl").open("a", encoding="utf-8")
     sums: dict[str, float] = {}
     began = time.monotonic()
     progress = tqdm(range(first, len(batches)), initial=first, total=len(batches), mininterval=10)
@@ -213,8 +212,8 @@ def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
         if done % 10 == 0:
             record = {name: round(value / 10, 4) for name, value in sums.items()}
             record |= {"step": done, "seconds": round(time.monotonic() - began, 1)}
-            metrics.write(json.dumps(record) + "\n")
-            metrics.flush()
+            with (out / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
+                metrics.write(json.dumps(record) + "\n")
             progress.set_postfix(loss=record["loss"], refresh=False)
             sums = {}
         if done % config.checkpoint_every == 0 or done == len(batches):
@@ -227,7 +226,6 @@ def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
             }
             torch.save(state, state_file.with_suffix(".tmp"))
             state_file.with_suffix(".tmp").replace(state_file)
-    metrics.close()
     model.save_pretrained(out / "model")
     tokenizer.save(str(out / "model" / "tokenizer.json"))
 

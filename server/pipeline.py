@@ -1,0 +1,235 @@
+"""The way of a call in domain types: prepare, batch and run, assemble, rank.
+
+Everything slow happens off the event loop: preparing and assembling in a small thread pool, a
+chunk of passages at a time so that calls take turns, and the model on the batcher's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Final, ParamSpec, TypeVar
+
+from secateur.errors import FieldViolation, InvalidRequestError
+from secateur.model.engine import Engine
+from secateur.model.prepared import PreparedPassage, PreparedQuery
+from secateur.model.validation import validate_passage
+from secateur.server.batcher import BatchedCall, Batcher
+from secateur.server.errors import passage_error_of
+from secateur.server.window_queue import Outcome
+from secateur.types import (
+    Limits,
+    ModelRef,
+    Passage,
+    PassageError,
+    PrunedPassage,
+    PruneOptions,
+    RankedPassages,
+    Timing,
+    Usage,
+    WarningCode,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CHUNK_PASSAGES: Final = 32
+_CHUNK_CHARACTERS: Final = 100_000
+
+
+@dataclass
+class Stopwatch:
+    """Seconds of one call by stage; ``started`` is on the batcher's clock."""
+
+    started: float
+    waiting: float = 0.0
+    tokenizing: float = 0.0
+
+    def timing(self, call: BatchedCall, now: float) -> Timing:
+        """All stages of a call whose work is done, in milliseconds."""
+        return Timing(
+            queue_ms=(self.waiting + call.queue_seconds) * 1_000,
+            tokenize_ms=self.tokenizing * 1_000,
+            inference_ms=call.inference_seconds * 1_000,
+            total_ms=(now - self.started) * 1_000,
+        )
+
+
+@dataclass
+class PreparedChunk:
+    """Some passages after ``prepare``.
+
+    ready: the passages to be scored. failed: results of passages that failed alone.
+    violations: faults of the request that only the tokenizer could tell, by passage index.
+    """
+
+    ready: list[PreparedPassage] = field(default_factory=list)
+    failed: list[PrunedPassage] = field(default_factory=list)
+    violations: dict[int, tuple[FieldViolation, ...]] = field(default_factory=dict)
+
+
+class Pipeline:
+    """One engine behind a batcher and a pool. One instance serves all calls."""
+
+    def __init__(self, engine: Engine, batcher: Batcher, pool: Executor) -> None:
+        self.engine = engine
+        self.batcher = batcher
+        self._pool = pool
+
+    async def off_loop(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run blocking work in the pool."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+
+    async def rerank_and_prune(
+        self,
+        query: str,
+        passages: Sequence[Passage],
+        options: PruneOptions,
+        *,
+        started: float,
+        deadline: float | None = None,
+    ) -> RankedPassages:
+        """Answer a whole validated request. Times are on the batcher's clock.
+
+        Raises InvalidRequestError for faults that only the tokenizer can tell, OverloadedError
+        before any work when the queue is full, DeadlineExceededError, UnavailableError.
+        """
+        watch = Stopwatch(started)
+        self.batcher.check_room()
+        prepared_query = await self.prepare_query(watch, query, options)
+        ready: list[PreparedPassage] = []
+        results: list[PrunedPassage] = []
+        violations: list[FieldViolation] = []
+        for chunk in chunks(list(enumerate(passages))):
+            prepared = await self.prepare(watch, prepared_query, chunk)
+            ready += prepared.ready
+            results += prepared.failed
+            violations += [v for faults in prepared.violations.values() for v in faults]
+        if violations:
+            raise InvalidRequestError(violations)
+        with self.batcher.call(deadline) as call:
+            outcomes = await asyncio.gather(*call.submit([passage.windows for passage in ready]))
+        assembled: list[PrunedPassage] = []
+        for start in range(0, len(ready), _CHUNK_PASSAGES):
+            part = slice(start, start + _CHUNK_PASSAGES)
+            assembled += await self.off_loop(
+                self.assemble, prepared_query, ready[part], outcomes[part]
+            )
+        return self.ranked(
+            prepared_query,
+            [*results, *assembled],
+            usage=self.engine.usage(prepared_query, ready, assembled),
+            warnings=self.engine.warnings(ready),
+            timing=watch.timing(call, self.batcher.clock()),
+        )
+
+    async def prepare_query(
+        self, watch: Stopwatch, query: str, options: PruneOptions
+    ) -> PreparedQuery:
+        """The engine's step of that name, in the pool."""
+        return await self._timed(watch, lambda: self.engine.prepare_query(query, options))
+
+    async def prepare(
+        self,
+        watch: Stopwatch,
+        query: PreparedQuery,
+        passages: Sequence[tuple[int, Passage]],
+        limits: Limits | None = None,
+    ) -> PreparedChunk:
+        """Prepare passages, each with its index; with ``limits`` each is validated before."""
+        return await self._timed(watch, lambda: self._prepare(query, passages, limits))
+
+    def assemble(
+        self,
+        query: PreparedQuery,
+        prepared: Sequence[PreparedPassage],
+        outcomes: Sequence[Outcome],
+    ) -> list[PrunedPassage]:
+        """Results of passages, in order; one that cannot be assembled fails alone. Blocking."""
+        results = []
+        for passage, outcome in zip(prepared, outcomes, strict=True):
+            try:
+                if isinstance(outcome, PassageError):
+                    result = self.engine.failed(passage, passage.passage, outcome)
+                else:
+                    result = self.engine.assemble(query, passage, outcome)
+            except Exception as error:  # noqa: BLE001 - isolated to its passage
+                result = self.engine.failed(passage, passage.passage, passage_error_of(error))
+            results.append(result)
+        return results
+
+    def ranked(
+        self,
+        query: PreparedQuery,
+        results: Sequence[PrunedPassage],
+        *,
+        usage: Usage,
+        warnings: tuple[WarningCode, ...],
+        timing: Timing,
+    ) -> RankedPassages:
+        """The answer of a call from the results of all its passages, in any order."""
+        info = self.engine.info
+        kept, omitted = self.engine.rank(query, results)
+        return RankedPassages(
+            results=kept,
+            applied_threshold=query.threshold,
+            applied_keep_rule=query.keep_rule,
+            score_source=info.score_source,
+            omitted_passage_count=omitted,
+            query_truncated=query.truncated,
+            warnings=warnings,
+            model=ModelRef(id=info.id, revision=info.revision, dtype=info.dtype),
+            usage=usage,
+            timing=timing,
+        )
+
+    def _prepare(
+        self,
+        query: PreparedQuery,
+        passages: Sequence[tuple[int, Passage]],
+        limits: Limits | None,
+    ) -> PreparedChunk:
+        chunk = PreparedChunk()
+        for index, passage in passages:
+            try:
+                if limits is not None:
+                    validate_passage(passage, index, query.options, limits)
+                chunk.ready.append(self.engine.prepare_passage(query, index, passage))
+            except InvalidRequestError as error:
+                chunk.violations[index] = error.violations
+            except Exception as error:  # noqa: BLE001 - isolated to its passage
+                failure = passage_error_of(error)
+                chunk.failed.append(self.engine.failed(index, passage, failure))
+        return chunk
+
+    async def _timed(self, watch: Stopwatch, work: Callable[[], T]) -> T:
+        """Run in the pool; waiting for a free thread counts as queue, the work as tokenising."""
+        clock = self.batcher.clock
+        asked = clock()
+
+        def measured() -> T:
+            began = clock()
+            watch.waiting += began - asked
+            try:
+                return work()
+            finally:
+                watch.tokenizing += clock() - began
+
+        return await self.off_loop(measured)
+
+
+def chunks(
+    passages: Sequence[tuple[int, Passage]],
+) -> Iterator[Sequence[tuple[int, Passage]]]:
+    """Cut into pieces of limited work, in order; a huge passage ends its piece."""
+    first = characters = 0
+    for position, (_, passage) in enumerate(passages):
+        characters += len(passage.text)
+        if position + 1 - first == _CHUNK_PASSAGES or characters >= _CHUNK_CHARACTERS:
+            yield passages[first : position + 1]
+            first, characters = position + 1, 0
+    if first < len(passages):
+        yield passages[first:]

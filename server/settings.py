@@ -1,0 +1,237 @@
+"""The server's one settings object: flags, environment, TOML file, defaults, in this order.
+
+Built once by :func:`load_settings` and printed at start by :func:`describe`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from secateur.server.cpus import available_cpus
+from secateur.types import Limits
+
+PREFIX = "SECATEUR_"
+
+_LIMITS = Limits()
+_INT32 = 2**31 - 1
+
+# A Kubernetes Service called "secateur" puts these into every pod beside it. They are not ours.
+_KUBERNETES_LINKS = re.compile(
+    r"SECATEUR_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)"
+)
+_KUBERNETES_PORT = re.compile(r"(tcp|udp|sctp)://.+")
+
+
+class SettingsError(ValueError):
+    """The settings are wrong; ``str(error)`` names each wrong one and says what is allowed."""
+
+
+class ServerSettings(BaseSettings):
+    """Everything that shapes a running server. Frozen; docs/configuration.md lists each field.
+
+    A value comes from the first of: keyword argument (a flag), ``SECATEUR_*`` variable, the
+    TOML file ``config``, the default. Use :func:`load_settings`, which words errors for people.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
+    )
+
+    config: Path | None = Field(None, description="TOML file with any of these settings")
+    model: str | None = Field(
+        None, description="checkpoint folder or hub id; the embedded model when unset"
+    )
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(50051, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="number format of the weights"
+    )
+    device: str = Field("cpu", pattern=r"^(cpu|mps|cuda(:\d+)?)$", description="where it runs")
+    threads: int = Field(
+        default_factory=available_cpus, ge=1, le=1024, description="CPU threads of one pass"
+    )
+    max_batch_tokens: int = Field(
+        8_192, ge=1, le=10_000_000, description="padded tokens of one forward pass"
+    )
+    max_batch_windows: int = Field(
+        64, ge=1, le=100_000, description="windows (model inputs) of one forward pass"
+    )
+    max_queue_tokens: int = Field(
+        500_000, ge=1, le=1_000_000_000, description="waiting tokens above which calls are refused"
+    )
+    max_concurrent_calls: int = Field(
+        256, ge=1, le=100_000, description="calls in work above which calls are refused"
+    )
+    max_stream_in_flight: int = Field(
+        64, ge=1, le=100_000, description="passages of one stream taken but not yet answered"
+    )
+    max_receive_message_bytes: int = Field(
+        64 << 20, ge=1_024, le=1 << 30, description="largest request message"
+    )
+    max_send_message_bytes: int = Field(
+        64 << 20, ge=1_024, le=1 << 30, description="largest response message"
+    )
+    drain_seconds: float = Field(
+        25.0, ge=0, le=3_600, allow_inf_nan=False, description="grace for calls at shutdown"
+    )
+    reflection: bool = Field(True, description="serve gRPC reflection")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe log line written"
+    )
+    max_passages: int = Field(
+        _LIMITS.max_passages, ge=1, le=_INT32, description="passages a request"
+    )
+    max_passage_characters: int = Field(
+        _LIMITS.max_passage_characters, ge=1, le=_INT32, description="characters of one passage"
+    )
+    max_request_characters: int = Field(
+        _LIMITS.max_request_characters, ge=1, le=_INT32, description="characters of one request"
+    )
+    max_query_characters: int = Field(
+        _LIMITS.max_query_characters, ge=1, le=_INT32, description="characters of a query"
+    )
+    max_title_characters: int = Field(
+        _LIMITS.max_title_characters, ge=0, le=_INT32, description="characters of a title"
+    )
+    max_id_characters: int = Field(
+        _LIMITS.max_id_characters, ge=0, le=_INT32, description="characters of a passage id"
+    )
+    max_protected_patterns: int = Field(
+        _LIMITS.max_protected_patterns, ge=0, le=_INT32, description="protected patterns a request"
+    )
+    max_protected_pattern_characters: int = Field(
+        _LIMITS.max_protected_pattern_characters,
+        ge=1,
+        le=_INT32,
+        description="characters of one pattern",
+    )
+
+    @property
+    def limits(self) -> Limits:
+        """The request limits, in the form that the engine checks and reports."""
+        return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then environment, then the TOML file that either of them names."""
+        from_variables = env_settings()
+        if _KUBERNETES_PORT.fullmatch(str(from_variables.get("port", ""))):
+            del from_variables["port"]
+        named = init_settings().get("config") or from_variables.get("config")
+        from_file = _read_toml(Path(str(named)), settings_cls) if named else {}
+        return (
+            init_settings,
+            InitSettingsSource(settings_cls, from_variables),
+            InitSettingsSource(settings_cls, from_file),
+        )
+
+    @classmethod
+    def load(cls, **flags: object) -> Self:
+        """See :func:`load_settings`."""
+        given = {name: value for name, value in flags.items() if value is not None}
+        _refuse_unknown("--", [name for name in given if name not in cls.model_fields], cls)
+        _refuse_unknown(PREFIX, _unknown_variables(cls), cls)
+        values: dict[str, Any] = dict(given)
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise SettingsError(_explain(error, cls, given)) from None
+
+
+def load_settings(**flags: object) -> ServerSettings:
+    """Build the settings. ``flags`` are field names; a flag of ``None`` was not given.
+
+    Raises :class:`SettingsError` for a value that is not allowed, an unknown flag, ``SECATEUR_*``
+    variable or TOML key (with the nearest valid name), and an unreadable TOML file.
+    """
+    return ServerSettings.load(**flags)
+
+
+def describe(settings: ServerSettings) -> str:
+    """One ``name = value`` line a setting, in field order, with secrets hidden."""
+    width = max(map(len, type(settings).model_fields))
+    lines = []
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        shown = "********" if isinstance(value, SecretStr) else value
+        lines.append(f"{name:<{width}} = {'(unset)' if shown is None else shown}")
+    return "\n".join(lines)
+
+
+def _read_toml(path: Path, cls: type[BaseSettings]) -> dict[str, object]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"config: cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # bad TOML or bad UTF-8
+        raise SettingsError(f"config: {path} is not valid TOML: {error}") from None
+    unknown = [name for name in content if name not in cls.model_fields or name == "config"]
+    _refuse_unknown(f"{path}: ", unknown, cls)
+    return content
+
+
+def _unknown_variables(cls: type[BaseSettings]) -> list[str]:
+    return [
+        name[len(PREFIX) :].lower()
+        for name in os.environ
+        if name.upper().startswith(PREFIX)
+        and name[len(PREFIX) :].lower() not in cls.model_fields
+        and not _KUBERNETES_LINKS.fullmatch(name.upper())
+    ]
+
+
+def _refuse_unknown(origin: str, names: list[str], cls: type[BaseSettings]) -> None:
+    """Raise a sentence a name, each with the nearest valid name of the same origin."""
+    if not names:
+        return
+
+    def spell(name: str) -> str:
+        if origin == PREFIX:
+            return PREFIX + name.upper()
+        return f"--{name.replace('_', '-')}" if origin == "--" else f"{origin}{name}"
+
+    sentences = []
+    for name in sorted(names):
+        near = difflib.get_close_matches(name.lower(), list(cls.model_fields), n=1, cutoff=0.0)
+        sentences.append(f"unknown setting {spell(name)}; the nearest is {spell(near[0])}")
+    raise SettingsError("\n".join(sentences))
+
+
+def _explain(error: ValidationError, cls: type[BaseSettings], flags: Mapping[str, object]) -> str:
+    """One line a wrong value: where it came from, what is allowed, what was given."""
+    variables = {name.upper() for name, value in os.environ.items() if value}
+    lines = []
+    for fault in error.errors(include_url=False):
+        name = str(fault["loc"][0]) if fault["loc"] else "settings"
+        if name in flags:
+            spelled = f"--{name.replace('_', '-')}"
+        elif PREFIX + name.upper() in variables:
+            spelled = PREFIX + name.upper()
+        else:
+            spelled = f"{name} (in the config file)"
+        secret = "Secret" in str(getattr(cls.model_fields.get(name), "annotation", ""))
+        given = "" if secret else f", not {fault['input']!r}"
+        lines.append(f"{spelled}: {fault['msg']}{given}")
+    return "\n".join(lines)

@@ -1,0 +1,184 @@
+"""One stream of passages: taken in order, answered as soon as known, bounded in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Self
+
+from secateur.errors import FieldViolation, InvalidRequestError
+from secateur.model.prepared import PreparedPassage, PreparedQuery
+from secateur.server.errors import passage_error_of
+from secateur.server.pipeline import Pipeline, Stopwatch, chunks
+from secateur.server.window_queue import Outcome
+from secateur.types import (
+    Limits,
+    Passage,
+    PrunedPassage,
+    RankedPassages,
+    Usage,
+    WarningCode,
+)
+
+_END: Final = None
+
+
+class PassageStream:
+    """An async context manager; leaving it drops whatever has not been answered.
+
+    One task calls :meth:`put` and then :meth:`end`; another one iterates :meth:`results` and
+    then takes :meth:`summary`. An invalid passage is answered by a result with an error.
+    max_in_flight: passages taken and not yet handed over; at the bound ``put`` waits.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        query: PreparedQuery,
+        *,
+        watch: Stopwatch,
+        deadline: float | None,
+        max_in_flight: int,
+    ) -> None:
+        self._pipeline = pipeline
+        self._query = query
+        self._watch = watch
+        self._call = pipeline.batcher.call(deadline)
+        self._limits = pipeline.engine.info.limits
+        self._slots = asyncio.Semaphore(max_in_flight)
+        self._ready: asyncio.Queue[PrunedPassage | Exception | None] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = False
+        self._taken = 0
+        self._given = 0
+        self._ranked: list[PrunedPassage] = []  # without text: a stream may be long
+        self._usage = Usage(query_tokens=len(query.token_ids))
+        self._warnings: dict[WarningCode, None] = {}
+
+    async def put(self, passages: Sequence[Passage]) -> None:
+        """Take one message's passages; returns once all of them are under way.
+
+        Raises InvalidRequestError when the message as a whole is over a limit, and what
+        ``BatchedCall.submit`` raises.
+        """
+        _check_batch(passages, self._limits)
+        for chunk in chunks(list(enumerate(passages, self._taken))):
+            rest = chunk
+            while rest:
+                count = await self._acquire(len(rest))
+                self._taken += count
+                await self._start(rest[:count])
+                rest = rest[count:]
+
+    def end(self) -> None:
+        """No more passages will come."""
+        self._ended = True
+        self._ready.put_nowait(_END)
+
+    def fail(self, error: Exception) -> None:
+        """Make :meth:`results` raise."""
+        self._ready.put_nowait(error)
+
+    async def results(self) -> AsyncIterator[PrunedPassage]:
+        """Each passage's result once, as soon as it is known, until the end of the stream.
+
+        The next ``put`` may take one more passage when the result has been dealt with. Raises
+        what makes the whole stream fail.
+        """
+        while not (self._ended and self._given == self._taken):
+            item = await self._ready.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is _END:
+                continue
+            self._given += 1
+            yield item
+            self._slots.release()
+
+    def summary(self) -> RankedPassages:
+        """The ranking over the whole stream; its results carry index, id and score only."""
+        return self._pipeline.ranked(
+            self._query,
+            self._ranked,
+            usage=self._usage,
+            warnings=tuple(self._warnings),
+            timing=self._watch.timing(self._call, self._pipeline.batcher.clock()),
+        )
+
+    async def __aenter__(self) -> Self:
+        self._call.__enter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._call.__exit__(kind, error, trace)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _acquire(self, wanted: int) -> int:
+        """Wait for one free place, and take up to ``wanted`` of those that are free by then."""
+        count = 0
+        while count < wanted and (not count or not self._slots.locked()):
+            await self._slots.acquire()
+            count += 1
+        return count
+
+    async def _start(self, passages: Sequence[tuple[int, Passage]]) -> None:
+        """Prepare and queue some passages; each is answered by a task of its own."""
+        chunk = await self._pipeline.prepare(self._watch, self._query, passages, self._limits)
+        texts = dict(passages)
+        for result in chunk.failed:
+            self._answer(result)
+        for index, violations in chunk.violations.items():
+            error = passage_error_of(InvalidRequestError(violations))
+            self._answer(self._pipeline.engine.failed(index, texts[index], error))
+        futures = self._call.submit([passage.windows for passage in chunk.ready])
+        for prepared, future in zip(chunk.ready, futures, strict=True):
+            task = asyncio.create_task(self._finish(prepared, future))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, prepared: PreparedPassage, future: asyncio.Future[Outcome]) -> None:
+        """Turn the model's outcome for one passage into its answer."""
+        try:
+            outcome = await future
+            pipeline = self._pipeline
+            results = await pipeline.off_loop(pipeline.assemble, self._query, [prepared], [outcome])
+        except Exception as error:  # noqa: BLE001 - the writer must learn of it, or it waits for ever
+            self.fail(error)
+            return
+        engine = self._pipeline.engine
+        usage = engine.usage(self._query, [prepared], results)
+        self._usage = replace(
+            self._usage,
+            input_tokens=self._usage.input_tokens + usage.input_tokens,
+            kept_tokens=self._usage.kept_tokens + usage.kept_tokens,
+        )
+        self._warnings.update(dict.fromkeys(engine.warnings([prepared])))
+        self._answer(results[0])
+
+    def _answer(self, result: PrunedPassage) -> None:
+        bare = replace(result, pruned_text="", sentences=(), kept_spans=(), tokens=())
+        self._ranked.append(bare)
+        self._ready.put_nowait(result)
+
+
+def _check_batch(passages: Sequence[Passage], limits: Limits) -> None:
+    """The limits of one message as a whole, under the names that a unary request has."""
+    violations = []
+    if len(passages) > limits.max_passages:
+        description = f"has {len(passages)} passages, the limit is {limits.max_passages}"
+        violations.append(FieldViolation("passages", description, "TOO_MANY"))
+    characters = sum(len(p.text) + len(p.title) + len(p.id) for p in passages)
+    if characters > limits.max_request_characters:
+        description = f"has {characters} characters, the limit is {limits.max_request_characters}"
+        violations.append(FieldViolation("passages", description, "TOO_LONG"))
+    if violations:
+        raise InvalidRequestError(violations)

@@ -1,0 +1,189 @@
+"""The waiting windows of all calls, and which of them form the next batch. No asyncio tasks here.
+
+Fair: calls take turns, and the call whose turn it is always gets its oldest entry into the
+batch, so that a giant call cannot starve a small one. Length-aware: the batch is filled with
+entries of like length, because a batch is padded to its longest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from secateur.errors import DeadlineExceededError
+from secateur.model.prepared import EncodedWindow, WindowOutput
+from secateur.types import PassageError
+
+MAX_PADDED_RATIO: Final = 2.0
+"""A batch is not filled further where padding would be more than half of it."""
+
+_LOOKAHEAD_BATCHES: Final = 4
+
+Outcome = list[WindowOutput] | PassageError
+"""What one passage's windows gave: an output each, or why this passage failed alone."""
+
+
+class WindowGroup:
+    """The windows of one passage; ``future`` gets their outcome."""
+
+    def __init__(self, windows: Sequence[EncodedWindow], future: asyncio.Future[Outcome]) -> None:
+        self.windows = tuple(windows)
+        self.future = future
+        self._outputs: dict[int, WindowOutput] = {}
+
+    def deliver(self, position: int, output: WindowOutput) -> None:
+        """Store one output; the last one resolves the future."""
+        self._outputs[position] = output
+        if len(self._outputs) == len(self.windows) and not self.future.done():
+            self.future.set_result([self._outputs[i] for i in range(len(self.windows))])
+
+    def fail(self, error: PassageError) -> None:
+        """Give this passage up; the others of its call go on."""
+        if not self.future.done():
+            self.future.set_result(error)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """One waiting window."""
+
+    call: QueuedCall
+    group: WindowGroup
+    position: int
+
+    @property
+    def window(self) -> EncodedWindow:
+        """The model input."""
+        return self.group.windows[self.position]
+
+    @property
+    def token_count(self) -> int:
+        """Tokens without padding."""
+        return self.window.token_count
+
+    @property
+    def wanted(self) -> bool:
+        """False once nobody waits for it: the caller is gone or the passage has failed."""
+        return not self.group.future.done()
+
+
+class QueuedCall:
+    """The waiting entries of one call, first in, first out.
+
+    deadline: on the queue's clock; ``None`` is none.
+    inference_seconds: wall time of the batches that held entries of this call.
+    """
+
+    def __init__(self, deadline: float | None) -> None:
+        self.deadline = deadline
+        self.entries: deque[Entry] = deque()
+        self.futures: set[asyncio.Future[Outcome]] = set()
+        self.tokens = 0
+        self.inference_seconds = 0.0
+
+    def fail(self, error: Exception) -> None:
+        """Forget what waits and fail everything of this call that is not done."""
+        self.entries.clear()
+        self.tokens = 0
+        for future in list(self.futures):
+            if not future.done():
+                future.set_exception(error)
+
+
+class WindowQueue:
+    """All calls with waiting entries, in turn order."""
+
+    def __init__(self, *, max_batch_tokens: int, max_batch_windows: int) -> None:
+        self._max_batch_tokens = max_batch_tokens
+        self._max_batch_windows = max_batch_windows
+        self._ring: deque[QueuedCall] = deque()
+
+    def __iter__(self) -> Iterator[QueuedCall]:
+        return iter(tuple(self._ring))
+
+    def put(self, call: QueuedCall, groups: Sequence[WindowGroup]) -> None:
+        """Add the groups' windows to the call, the longest first so that like lengths meet."""
+        entries = [
+            Entry(call, group, position)
+            for group in groups
+            for position in range(len(group.windows))
+        ]
+        entries.sort(key=lambda entry: -entry.token_count)
+        call.entries.extend(entries)
+        call.tokens += sum(entry.token_count for entry in entries)
+        if entries and call not in self._ring:
+            self._ring.append(call)
+
+    def remove(self, call: QueuedCall) -> None:
+        """Drop everything of a call."""
+        call.entries.clear()
+        call.tokens = 0
+        if call in self._ring:
+            self._ring.remove(call)
+
+    def take_batch(self, now: float) -> list[Entry]:
+        """Remove and return the next batch; empty when nothing waits.
+
+        Calls past their deadline fail with DeadlineExceededError instead of joining. The padded
+        size (longest times count) stays within the budget, except that an entry above it goes
+        alone.
+        """
+        self._drop_dead(now)
+        candidates = self._candidates()
+        if not candidates:
+            return []
+        head = candidates[0]
+        candidates.sort(key=lambda entry: abs(entry.token_count - head.token_count))
+        batch: list[Entry] = []
+        longest = total = 0
+        for entry in candidates:
+            padded = max(longest, entry.token_count) * (len(batch) + 1)
+            tokens = total + entry.token_count
+            fits = padded <= self._max_batch_tokens and padded <= MAX_PADDED_RATIO * tokens
+            if batch and not fits:
+                continue
+            batch.append(entry)
+            longest, total = max(longest, entry.token_count), tokens
+            if len(batch) == self._max_batch_windows:
+                break
+        self._forget(batch)
+        return batch
+
+    def _drop_dead(self, now: float) -> None:
+        for call in self:
+            if call.deadline is not None and call.deadline <= now:
+                self.remove(call)
+                call.fail(DeadlineExceededError("the deadline passed while the call waited"))
+                continue
+            if not all(entry.wanted for entry in call.entries):
+                self._keep(call, [entry for entry in call.entries if entry.wanted])
+
+    def _candidates(self) -> list[Entry]:
+        """The entries next in turn, one of each call after the other, up to the lookahead."""
+        wanted = self._max_batch_windows * _LOOKAHEAD_BATCHES
+        turns = [iter(call.entries) for call in self._ring]
+        found: list[Entry] = []
+        while turns and len(found) < wanted:
+            still = []
+            for turn in turns:
+                entry = next(turn, None)
+                if entry is not None:
+                    found.append(entry)
+                    still.append(turn)
+            turns = still
+        return found
+
+    def _forget(self, batch: Sequence[Entry]) -> None:
+        self._ring.rotate(-1)  # before calls leave the ring: the next turn is the next call's
+        taken = set(batch)
+        for call in {entry.call for entry in batch}:
+            self._keep(call, [entry for entry in call.entries if entry not in taken])
+
+    def _keep(self, call: QueuedCall, entries: Sequence[Entry]) -> None:
+        call.entries = deque(entries)
+        call.tokens = sum(entry.token_count for entry in entries)
+        if not entries:
+            self._ring.remove(call)

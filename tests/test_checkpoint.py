@@ -1,0 +1,120 @@
+"""Checkpoint folders load by their key layout, or say what was expected and found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import tiny_provence
+
+from secateur import CheckpointError, KeepRule
+from secateur.model.checkpoint import load_checkpoint
+from secateur.model.pruner import Pruner
+
+IDS = torch.tensor([[2, 4, 6, 3, 7, 8, 9, 3]])
+
+
+def _rewrite(
+    folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
+) -> None:
+    file = folder / "model.safetensors"
+    save_file(change(load_file(file)), file)
+
+
+def _edit_config(folder: Path, **values: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "module."])
+@pytest.mark.parametrize("overrides", [{}, {"position_biased_input": True, "type_vocab_size": 2}])
+def test_provence_layout_loads_with_the_same_logits(
+    tmp_path: Path, prefix: str, overrides: dict[str, object]
+) -> None:
+    model = tiny_provence(tmp_path, **overrides)
+    _rewrite(tmp_path, lambda state: {prefix + key: value for key, value in state.items()})
+    checkpoint = load_checkpoint(tmp_path)
+    mask, types = torch.ones_like(IDS), torch.zeros_like(IDS)
+    with torch.inference_mode():
+        ours, theirs = checkpoint.model(IDS, mask, types), model(IDS, mask, types)
+    assert torch.equal(ours[0], theirs[0])
+    assert torch.equal(ours[1], theirs[1])
+    settings = checkpoint.settings
+    assert (settings.default_threshold, settings.default_keep_rule) == (0.1, KeepRule.TOKEN_VOTE)
+    assert settings.window_tokens == 64
+
+
+def test_sharded_weights_load(tmp_path: Path) -> None:
+    tiny_provence(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    keys = sorted(state)
+    weight_map: dict[str, str] = {}
+    for number, part in enumerate((keys[:10], keys[10:]), 1):
+        name = f"model-{number:05d}-of-00002.safetensors"
+        save_file({key: state[key] for key in part}, tmp_path / name)
+        weight_map |= dict.fromkeys(part, name)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    assert load_checkpoint(tmp_path).model.num_parameters() > 0
+
+
+def test_float16_weights_run_in_float32(tmp_path: Path) -> None:
+    tiny_provence(tmp_path)
+    _rewrite(tmp_path, lambda state: {key: value.half() for key, value in state.items()})
+    model = load_checkpoint(tmp_path).model
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_pruner_runs_any_such_checkpoint(tmp_path: Path) -> None:
+    """Windows, not truncation: a passage of several windows of 64 tokens is scored to its end."""
+    tiny_provence(tmp_path)
+    text = "The red valve opens. " * 40
+    result = Pruner.load(tmp_path).rerank_and_prune("what opens?", [text]).results[0]
+    assert result.window_count > 2
+    assert len(result.sentences) == 40
+    assert all(sentence.probability is not None for sentence in result.sentences)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda f: (f / "config.json").unlink(), "config.json"),
+        (lambda f: (f / "config.json").write_text("{"), "not JSON"),
+        (lambda f: (f / "config.json").write_text("[]"), "model_type is None"),
+        (lambda f: _edit_config(f, model_type="bert"), "model_type is 'bert'"),
+        (lambda f: (f / "model.safetensors").unlink(), "only safetensors"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"pickle"), "not a safetensors file"),
+        (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json"),
+        (lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer.json"),
+        (
+            lambda f: _rewrite(f, lambda s: {k: v for k, v in s.items() if "token_cl" not in k}),
+            "missing: token_classifier.bias, token_classifier.weight",
+        ),
+        (
+            lambda f: _rewrite(f, lambda s: {**s, "extra.weight": torch.ones(1)}),
+            "unknown: extra.weight",
+        ),
+        (lambda f: _edit_config(f, hidden_size=96, pooler_hidden_size=96), "shapes: "),
+        (lambda f: _edit_config(f, secateur={"window_tokens": 65}), "must be in [16, 64]"),
+        (lambda f: _edit_config(f, secateur={"default_threshold": 1.5}), "must be in [0, 1]"),
+        (lambda f: _edit_config(f, secateur={"default_keep_rule": "loud"}), "'loud'"),
+        (lambda f: _edit_config(f, secateur={"treshold": 0.1}), "treshold"),
+    ],
+)
+def test_a_broken_folder_names_what_is_wrong(
+    tmp_path: Path, break_it: Callable[[Path], object], message: str
+) -> None:
+    tiny_provence(tmp_path)
+    break_it(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(tmp_path)
+    assert message in str(caught.value)
+
+
+def test_a_missing_folder_is_named() -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint folder at 'nowhere'"):
+        load_checkpoint("nowhere")
