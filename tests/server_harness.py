@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ class Serving:
     channel: grpc.aio.Channel
     scorer: FakeScorer
     enqueued: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
-    forgotten: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
+    left: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
 
     @property
     def stub(self) -> Any:
@@ -65,19 +65,23 @@ class Serving:
         return response
 
     def watch(self) -> None:
-        """Note each time a call's windows join the queue, and each time a call leaves it."""
-        put, forget = self.batcher.enqueue, self.batcher.forget
+        """Note each time a call's windows join the queue, and each time a call is over."""
+        put, enter = self.batcher.enqueue, self.app.gate.enter
 
         def enqueue(*args: Any) -> None:
             put(*args)
             self.enqueued.put_nowait(None)
 
-        def leave(*args: Any) -> None:
-            forget(*args)
-            self.forgotten.put_nowait(None)
+        @contextmanager
+        def inside() -> Iterator[None]:
+            try:
+                with enter():
+                    yield
+            finally:
+                self.left.put_nowait(None)
 
-        self.batcher.enqueue = enqueue  # type: ignore[method-assign, assignment]
-        self.batcher.forget = leave  # type: ignore[method-assign, assignment]
+        self.batcher.enqueue = enqueue  # type: ignore[method-assign]
+        self.app.gate.enter = inside  # type: ignore[method-assign]
 
 
 def rerank_request(query: str, texts: Sequence[str], **options: Any) -> pb.RerankAndPruneRequest:

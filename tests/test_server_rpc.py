@@ -265,7 +265,7 @@ async def test_a_cancelled_call_leaves_the_queue(server: Serving) -> None:
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await asyncio.wait_for(server.forgotten.get(), PATIENCE)
+    await asyncio.wait_for(server.left.get(), PATIENCE)
     scorer.gate.set()
     await first
     await server.rerank(QUERY, [RED])
@@ -281,7 +281,7 @@ async def test_a_call_past_its_deadline_never_reaches_the_model(server: Serving)
     late = server.stub.RerankAndPrune(rerank_request(QUERY, [LUNCH] * 50), timeout=0.5)
     error = await error_of(late)
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await asyncio.wait_for(server.forgotten.get(), PATIENCE)
+    await asyncio.wait_for(server.left.get(), PATIENCE)
     scorer.gate.set()
     await first
     await server.rerank(QUERY, [RED])

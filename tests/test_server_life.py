@@ -1,0 +1,326 @@
+"""The life of a server: health, warm-up, drain, death, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from fakes import FakeScorer, make_engine
+from google.protobuf import descriptor_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from server_harness import (
+    PATIENCE,
+    details_of,
+    error_of,
+    serving,
+    settings_for_test,
+)
+
+from secateur.errors import CheckpointError, InvariantError, UnavailableError
+from secateur.model.engine import Engine
+from secateur.server import app as app_module
+from secateur.server.app import SERVICE, App, address, run, serve
+from secateur.server.gate import Gate, State
+from secateur.server.settings import ServerSettings, SettingsError
+from secateur.v1 import rerank_prune_pb2 as pb
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+QUERY = "what opens the valve"
+RED = "The red handle opens the valve. Lunch is at noon."
+
+
+def test_the_service_name() -> None:
+    assert SERVICE == "secateur.v1.RerankPruneService"
+
+
+async def test_health_is_red_until_a_real_pass_is_done() -> None:
+    """F20: health that is green before the model is warm."""
+    scorer = FakeScorer(gate=threading.Event())
+    assert scorer.gate is not None
+    async with serving(scorer=scorer, warm=False) as server:
+        assert await server.health() == await server.health(SERVICE) == NOT_SERVING
+        error = await error_of(server.rerank(QUERY, [RED]))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert details_of(error)["ErrorInfo"].reason == "UNAVAILABLE"
+        info = server.stub.GetModelInfo(pb.GetModelInfoRequest(), timeout=PATIENCE)
+        assert (await error_of(info)).code() is grpc.StatusCode.UNAVAILABLE
+        warming = asyncio.create_task(server.app.warm_up())
+        await asyncio.to_thread(scorer.started.wait, PATIENCE)
+        assert await server.health() == await server.health(SERVICE) == NOT_SERVING
+        scorer.gate.set()
+        assert (await warming).id == "fake"
+        assert await server.health() == await server.health(SERVICE) == SERVING
+        assert scorer.batches
+        assert (await server.rerank(QUERY, [RED])).results
+
+
+async def test_a_warm_up_that_scores_nothing_is_no_warm_up() -> None:
+    """F20: a pass that fails must not turn health green."""
+
+    def broken(windows: Any) -> None:
+        raise RuntimeError("no kernel")
+
+    async with serving(scorer=FakeScorer(fail=broken), warm=False) as server:
+        with pytest.raises(InvariantError):
+            await server.app.warm_up()
+        assert await server.health() == NOT_SERVING
+
+
+async def test_health_turns_red_when_the_worker_dies() -> None:
+    """F20: health that is green after the worker died."""
+
+    class Death(BaseException):
+        pass
+
+    def die(windows: Any) -> None:
+        raise Death
+
+    async with serving() as server:
+        health: Any = health_pb2_grpc.HealthStub(server.channel)
+        watch = health.Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=PATIENCE)
+        assert (await watch.read()).status == SERVING
+        server.scorer.fail = die
+        error = await error_of(server.rerank(QUERY, [RED]))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert (await watch.read()).status == NOT_SERVING
+        assert await server.health() == NOT_SERVING
+        assert server.app.dead.is_set()
+        error = await error_of(server.rerank(QUERY, [RED]))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        watch.cancel()
+
+
+async def test_a_drain_finishes_what_is_inside_and_refuses_the_rest() -> None:
+    async with serving() as server:
+        scorer = server.scorer
+        scorer.gate = threading.Event()
+        inside = asyncio.create_task(server.rerank(QUERY, [RED] * 5))
+        await asyncio.to_thread(scorer.started.wait, PATIENCE)
+        draining = asyncio.create_task(server.app.drain())
+        await asyncio.sleep(0)
+        assert await server.health() == NOT_SERVING
+        error = await error_of(server.rerank(QUERY, [RED]))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert "shutting down" in str(error.details())
+        scorer.gate.set()
+        assert len((await inside).results) == 5
+        assert await draining == 0
+
+
+async def test_a_drain_lets_an_open_stream_finish() -> None:
+    async with serving() as server:
+        call = server.stub.RerankAndPruneStream(timeout=PATIENCE)
+        opening = pb.StreamStart(query=QUERY)
+        batch = pb.PassageBatch(passages=[pb.Passage(text=RED)])
+        await call.write(pb.RerankAndPruneStreamRequest(start=opening))
+        await call.write(pb.RerankAndPruneStreamRequest(passages=batch))
+        assert (await call.read()).result.index == 0
+        draining = asyncio.create_task(server.app.drain())
+        await asyncio.sleep(0)
+        await call.write(pb.RerankAndPruneStreamRequest(passages=batch))
+        await call.done_writing()
+        assert (await call.read()).result.index == 1
+        assert len((await call.read()).summary.ranking) == 2
+        assert await draining == 0
+
+
+async def test_a_drain_out_of_time_cuts_what_is_inside() -> None:
+    async with serving(drain_seconds=0) as server:
+        scorer = server.scorer
+        scorer.gate = threading.Event()
+        inside = asyncio.create_task(server.rerank(QUERY, [RED]))
+        await asyncio.to_thread(scorer.started.wait, PATIENCE)
+        assert await server.app.drain() == 1
+        assert (await error_of(inside)).code() in {
+            grpc.StatusCode.UNAVAILABLE,
+            grpc.StatusCode.CANCELLED,
+        }
+        scorer.gate.set()
+
+
+async def test_reflection_tells_the_contract() -> None:
+    async def names(channel: grpc.aio.Channel) -> set[str]:
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        call = stub.ServerReflectionInfo(iter([request]), timeout=PATIENCE)
+        responses = [response async for response in call]
+        return {service.name for service in responses[0].list_services_response.service}
+
+    async with serving() as server:
+        assert await names(server.channel) == {
+            SERVICE,
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1alpha.ServerReflection",
+        }
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+        request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)
+        call = stub.ServerReflectionInfo(iter([request]), timeout=PATIENCE)
+        files = [response async for response in call][0].file_descriptor_response
+        found = descriptor_pb2.FileDescriptorProto.FromString(files.file_descriptor_proto[0])
+        assert found.package == "secateur.v1"
+    async with serving(reflection=False) as server:
+        error = await error_of(names(server.channel))
+        assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_port_in_use_is_one_sentence() -> None:
+    async with serving(warm=False) as server:
+        second = App(settings_for_test(port=server.port), lambda settings: make_engine())
+        with pytest.raises(SettingsError, match=f"127.0.0.1:{server.port}: the port is in use"):
+            await second.start()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_serve_ends_with_zero_after_a_signal(number: signal.Signals) -> None:
+    lines: list[str] = []
+
+    def announce(line: str) -> None:
+        lines.append(line)
+        if line.startswith("ready"):
+            os.kill(os.getpid(), number)
+
+    async with asyncio.timeout(PATIENCE):
+        code = await serve(
+            settings_for_test(), load_engine=lambda settings: make_engine(), announce=announce
+        )
+    assert code == 0
+    assert "port                             = 0" in lines[0]
+    host, _, port = lines[1].removeprefix("listening on ").partition(":")
+    assert host == "127.0.0.1"
+    assert int(port) > 0
+    assert lines[2:] == ["ready: fake, float32 on cpu"]
+
+
+async def test_a_second_signal_ends_the_drain() -> None:
+    scorer = FakeScorer()
+    signals = 0
+    calls: list[asyncio.Task[Any]] = []
+    channels: list[grpc.aio.Channel] = []
+    target = ""
+
+    def announce(line: str) -> None:
+        nonlocal target
+        if line.startswith("listening on "):
+            target = line.removeprefix("listening on ")
+        if line.startswith("ready"):
+            scorer.started.clear()
+            scorer.gate = threading.Event()
+            calls.append(asyncio.create_task(call_and_stop()))
+
+    async def call_and_stop() -> None:
+        nonlocal signals
+        async with grpc.aio.insecure_channel(target) as channel:
+            channels.append(channel)
+            call = channel.unary_unary(
+                f"/{SERVICE}/RerankAndPrune",
+                request_serializer=pb.RerankAndPruneRequest.SerializeToString,
+            )(pb.RerankAndPruneRequest(query=QUERY, passages=[pb.Passage(text=RED)]))
+            await asyncio.to_thread(scorer.started.wait, PATIENCE)
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            signals = 2
+            await error_of(call)
+
+    async with asyncio.timeout(PATIENCE):
+        code = await serve(
+            settings_for_test(drain_seconds=3_600),
+            load_engine=lambda settings: make_engine(scorer=scorer),
+            announce=announce,
+        )
+        assert scorer.gate is not None
+        scorer.gate.set()
+        await asyncio.gather(*calls)
+    assert (code, signals) == (0, 2)
+
+
+async def test_serve_ends_with_one_when_the_worker_dies() -> None:
+    class Death(BaseException):
+        pass
+
+    calls: list[asyncio.Task[None]] = []
+    scorer = FakeScorer()
+    target = ""
+
+    def die(windows: Any) -> None:
+        raise Death
+
+    async def call() -> None:
+        async with grpc.aio.insecure_channel(target) as channel:
+            method = channel.unary_unary(
+                f"/{SERVICE}/RerankAndPrune",
+                request_serializer=pb.RerankAndPruneRequest.SerializeToString,
+            )
+            request = pb.RerankAndPruneRequest(query=QUERY, passages=[pb.Passage(text=RED)])
+            error = await error_of(method(request))
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+
+    def announce(line: str) -> None:
+        nonlocal target
+        if line.startswith("listening on "):
+            target = line.removeprefix("listening on ")
+        if line.startswith("ready"):
+            scorer.fail = die
+            calls.append(asyncio.create_task(call()))
+
+    async with asyncio.timeout(PATIENCE):
+        code = await serve(
+            settings_for_test(),
+            load_engine=lambda settings: make_engine(scorer=scorer),
+            announce=announce,
+        )
+        await asyncio.gather(*calls)
+    assert code == 1
+
+
+def test_run_says_in_one_sentence_why_it_cannot_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(settings: ServerSettings) -> Engine:
+        raise CheckpointError("no folder /models/x")
+
+    async def serve_without(settings: ServerSettings) -> int:
+        return await serve(settings, load_engine=missing, announce=lambda line: None)
+
+    monkeypatch.setattr(app_module, "serve", serve_without)
+    assert run(settings_for_test()) == 1
+    assert capsys.readouterr().err.endswith("secateur: no folder /models/x\n")
+
+
+def test_serving_loads_no_torch_before_the_model(tmp_path: Path) -> None:
+    """The port answers health checks while torch is still being imported."""
+    code = "import sys, secateur.server.app; print('torch' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert result.stdout == "False\n"
+
+
+def test_a_gate_never_goes_back() -> None:
+    async def check() -> None:
+        states: list[State] = []
+        gate = Gate(max_calls=1, on_change=states.append)
+        with pytest.raises(UnavailableError), gate.enter():
+            pass
+        assert gate.advance(State.SERVING)
+        assert gate.advance(State.DRAINING)
+        assert not gate.advance(State.SERVING)
+        with pytest.raises(UnavailableError), gate.enter():
+            pass
+        assert states == [State.SERVING, State.DRAINING]
+
+    asyncio.run(check())
+
+
+def test_addresses() -> None:
+    assert address("127.0.0.1", 1) == "127.0.0.1:1"
+    assert address("::1", 1) == "[::1]:1"
+    assert address("[::]", 1) == "[::]:1"
