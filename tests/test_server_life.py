@@ -21,6 +21,7 @@ from server_harness import (
     PATIENCE,
     details_of,
     error_of,
+    rerank_request,
     serving,
     settings_for_test,
 )
@@ -32,6 +33,7 @@ from secateur.server.app import SERVICE, App, address, run, serve
 from secateur.server.gate import Gate, State
 from secateur.server.settings import ServerSettings, SettingsError
 from secateur.v1 import rerank_prune_pb2 as pb
+from secateur.v1 import rerank_prune_pb2_grpc as pb_grpc
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -165,7 +167,7 @@ async def test_reflection_tells_the_contract() -> None:
         stub: Any = reflection_pb2_grpc.ServerReflectionStub(server.channel)
         request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)
         call = stub.ServerReflectionInfo(iter([request]), timeout=PATIENCE)
-        files = [response async for response in call][0].file_descriptor_response
+        files = (await call.read()).file_descriptor_response
         found = descriptor_pb2.FileDescriptorProto.FromString(files.file_descriptor_proto[0])
         assert found.package == "secateur.v1"
     async with serving(reflection=False) as server:
@@ -205,7 +207,6 @@ async def test_a_second_signal_ends_the_drain() -> None:
     scorer = FakeScorer()
     signals = 0
     calls: list[asyncio.Task[Any]] = []
-    channels: list[grpc.aio.Channel] = []
     target = ""
 
     def announce(line: str) -> None:
@@ -220,11 +221,8 @@ async def test_a_second_signal_ends_the_drain() -> None:
     async def call_and_stop() -> None:
         nonlocal signals
         async with grpc.aio.insecure_channel(target) as channel:
-            channels.append(channel)
-            call = channel.unary_unary(
-                f"/{SERVICE}/RerankAndPrune",
-                request_serializer=pb.RerankAndPruneRequest.SerializeToString,
-            )(pb.RerankAndPruneRequest(query=QUERY, passages=[pb.Passage(text=RED)]))
+            stub: Any = pb_grpc.RerankPruneServiceStub(channel)
+            call = stub.RerankAndPrune(rerank_request(QUERY, [RED]))
             await asyncio.to_thread(scorer.started.wait, PATIENCE)
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -256,12 +254,8 @@ async def test_serve_ends_with_one_when_the_worker_dies() -> None:
 
     async def call() -> None:
         async with grpc.aio.insecure_channel(target) as channel:
-            method = channel.unary_unary(
-                f"/{SERVICE}/RerankAndPrune",
-                request_serializer=pb.RerankAndPruneRequest.SerializeToString,
-            )
-            request = pb.RerankAndPruneRequest(query=QUERY, passages=[pb.Passage(text=RED)])
-            error = await error_of(method(request))
+            stub: Any = pb_grpc.RerankPruneServiceStub(channel)
+            error = await error_of(stub.RerankAndPrune(rerank_request(QUERY, [RED])))
             assert error.code() is grpc.StatusCode.UNAVAILABLE
 
     def announce(line: str) -> None:

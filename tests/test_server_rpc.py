@@ -272,17 +272,23 @@ async def test_a_cancelled_call_leaves_the_queue(server: Serving) -> None:
     assert [len(batch) for batch in scorer.batches] == [1, 1]
 
 
-async def test_a_call_past_its_deadline_never_reaches_the_model(server: Serving) -> None:
+async def test_a_call_past_its_deadline_never_reaches_the_model(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """F19: the deadline travels with the queue's entries."""
     scorer = server.scorer
     scorer.gate = threading.Event()
     first = asyncio.create_task(server.rerank(QUERY, ["Valve."]))
     await asyncio.to_thread(scorer.started.wait, PATIENCE)
-    late = server.stub.RerankAndPrune(rerank_request(QUERY, [LUNCH] * 50), timeout=0.5)
+    await server.enqueued.get()
+    late = asyncio.create_task(server.rerank(QUERY, [LUNCH] * 50))
+    await asyncio.wait_for(server.enqueued.get(), PATIENCE)
+    clock = server.batcher.clock
+    monkeypatch.setattr(server.batcher, "clock", lambda: clock() + 2 * PATIENCE)
+    scorer.gate.set()
     error = await error_of(late)
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await asyncio.wait_for(server.left.get(), PATIENCE)
-    scorer.gate.set()
+    assert details_of(error)["ErrorInfo"].reason == "DEADLINE_EXCEEDED"
     await first
     await server.rerank(QUERY, [RED])
     assert [len(batch) for batch in scorer.batches] == [1, 1]
