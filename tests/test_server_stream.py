@@ -130,8 +130,8 @@ async def test_a_stream_without_passages_has_a_summary(server: Serving) -> None:
     "messages",
     [
         (),
-        (batch(RED), start()),
-        (pb.RerankAndPruneStreamRequest(), start()),
+        (batch(RED),),
+        (pb.RerankAndPruneStreamRequest(),),
         (start(), start()),
         (start(), batch(RED), start()),
         (start(), pb.RerankAndPruneStreamRequest()),
@@ -144,7 +144,7 @@ async def test_messages_out_of_order_end_the_stream(server: Serving, messages: A
 
 
 async def test_a_bad_start_ends_the_stream_with_all_faults(server: Serving) -> None:
-    error = await refusal(server, start(" ", threshold=7.0, order=9), batch(RED))
+    error = await refusal(server, start(" ", threshold=7.0, order=9))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert set(fields_of(error)) == {"query", "options.threshold", "options.order"}
     error = await refusal(server, start(max_context_tokens=3))

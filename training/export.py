@@ -39,6 +39,7 @@ def export(
     config |= {
         "architectures": ["Provence"],
         "model_type": "deberta-v2",
+        "num_labels": 1,
         "secateur": {
             "id": model_id,
             "family": "provence",
