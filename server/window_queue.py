@@ -1,8 +1,9 @@
 """The waiting windows of all calls, and which of them form the next batch. No asyncio tasks here.
 
-Fair: calls take turns, and the call whose turn it is always gets its oldest entry into the
-batch, so that a giant call cannot starve a small one. Length-aware: the batch is filled with
-entries of like length, because a batch is padded to its longest.
+Fair: calls take turns. A turn lasts until the call has nothing waiting or has had half a batch's
+tokens: a small call is done in one turn, in order of arrival, and a giant one cannot starve others.
+Length-aware: what room the call of the turn leaves goes to other calls' windows of like length,
+because a batch is padded to its longest.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from secateur.errors import DeadlineExceededError
@@ -82,6 +84,7 @@ class QueuedCall:
         self.entries: deque[Entry] = deque()
         self.futures: set[asyncio.Future[Outcome]] = set()
         self.tokens = 0
+        self.turn_tokens = 0
         self.inference_seconds = 0.0
 
     def fail(self, error: Exception) -> None:
@@ -136,7 +139,12 @@ class WindowQueue:
         if not candidates:
             return []
         head = candidates[0]
-        candidates.sort(key=lambda entry: abs(entry.token_count - head.token_count))
+        candidates.sort(
+            key=lambda entry: (
+                entry.call is not head.call,
+                abs(entry.token_count - head.token_count),
+            )
+        )
         batch: list[Entry] = []
         longest = total = 0
         for entry in candidates:
@@ -162,10 +170,12 @@ class WindowQueue:
                 self._keep(call, [entry for entry in call.entries if entry.wanted])
 
     def _candidates(self) -> list[Entry]:
-        """The entries next in turn, one of each call after the other, up to the lookahead."""
+        """The first entries of the call whose turn it is, then of each other call one in turn."""
         wanted = self._max_batch_windows * _LOOKAHEAD_BATCHES
-        turns = [iter(call.entries) for call in self._ring]
-        found: list[Entry] = []
+        if not self._ring:
+            return []
+        found = list(islice(self._ring[0].entries, wanted))
+        turns = [iter(call.entries) for call in islice(self._ring, 1, None)]
         while turns and len(found) < wanted:
             still = []
             for turn in turns:
@@ -177,7 +187,11 @@ class WindowQueue:
         return found
 
     def _forget(self, batch: Sequence[Entry]) -> None:
-        self._ring.rotate(-1)  # before calls leave the ring: the next turn is the next call's
+        head = self._ring[0]
+        head.turn_tokens += sum(entry.token_count for entry in batch if entry.call is head)
+        if head.turn_tokens >= self._max_batch_tokens // 2:
+            head.turn_tokens = 0
+            self._ring.rotate(-1)
         taken = set(batch)
         for call in {entry.call for entry in batch}:
             self._keep(call, [entry for entry in call.entries if entry not in taken])
@@ -186,4 +200,5 @@ class WindowQueue:
         call.entries = deque(entries)
         call.tokens = sum(entry.token_count for entry in entries)
         if not entries:
+            call.turn_tokens = 0
             self._ring.remove(call)

@@ -301,11 +301,14 @@ def test_ctrl_c_is_130_and_quiet(service: FakeService, target: str, passages: st
         return v1.RerankAndPruneResponse()
 
     service.answers["RerankAndPrune"] = hang
+    # A background job ignores SIGINT and its children inherit that; a handler is not inherited.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [*COMMAND, "call", "--target", target, "-q", "red", passages],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
+        signal.signal(signal.SIGINT, before)
         assert asked.wait(30)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)

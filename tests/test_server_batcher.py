@@ -159,17 +159,31 @@ async def test_a_giant_call_does_not_starve_a_small_one() -> None:
     assert len(model.batches) == 21
 
 
-async def test_the_call_whose_turn_it_is_is_always_served() -> None:
-    """Filling by like length must not pass over a call of odd lengths for ever."""
+async def test_small_calls_are_done_in_the_order_of_arrival() -> None:
+    """A window of each call a batch would finish all of them last."""
+    model, done = Model(), []
+
+    async def small(name: int) -> None:
+        await ask(batcher, [20, 20])
+        done.append((name, len(model.batches)))
+
+    async with batching(model, max_batch_windows=2) as batcher:
+        await held(model, batcher)
+        tasks = await tasks_of(*(small(name) for name in range(4)))
+        model.gate.set()
+        await asyncio.gather(*tasks)
+    assert done == [(0, 1), (1, 2), (2, 3), (3, 4)]
+
+
+async def test_calls_of_odd_lengths_get_their_turns() -> None:
+    """Filling by like length must not pass over a call for ever."""
     model = Model()
     async with batching(model, max_batch_windows=2) as batcher:
         await held(model, batcher)
-        calls = [ask(batcher, [length] * 6) for length in (1, 30, 99)]
-        tasks = await tasks_of(*calls)
+        tasks = await tasks_of(*(ask(batcher, [length] * 4) for length in (30, 99, 60)))
         model.gate.set()
         await asyncio.gather(*tasks)
-    heads = [batch[0] for batch in model.batches[:6]]
-    assert heads == [1, 30, 99, 1, 30, 99]
+    assert model.batches == [[30, 30], [99], [60], [30, 30], *[[99], [60]] * 3]
 
 
 async def test_after_a_cancel_no_later_batch_holds_the_call() -> None:
