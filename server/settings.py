@@ -53,9 +53,7 @@ class ServerSettings(BaseSettings):
     )
 
     config: Path | None = Field(None, description="TOML file with any of these settings")
-    model: str | None = Field(
-        None, description="checkpoint folder or hub id; the embedded model when unset"
-    )
+    model: str | None = Field(None, description="checkpoint folder; the embedded model when unset")
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(50051, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     dtype: Literal["float32", "bfloat16"] = Field(

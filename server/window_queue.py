@@ -1,9 +1,9 @@
 """The waiting windows of all calls, and which of them form the next batch. No asyncio tasks here.
 
-Fair: calls take turns. A turn lasts until the call has nothing waiting or has had half a batch's
-tokens: a small call is done in one turn, in order of arrival, and a giant one cannot starve others.
-Length-aware: what room the call of the turn leaves goes to other calls' windows of like length,
-because a batch is padded to its longest.
+Fair: calls take turns. The oldest entry of the call whose turn it is opens the batch; the turn
+lasts until the call has nothing waiting or has had half a batch's tokens. So small calls are done
+in order of arrival, and a giant one cannot starve others. Length-aware: the batch is filled with
+entries of like length from any call, because a batch is padded to its longest.
 """
 
 from __future__ import annotations
@@ -139,12 +139,7 @@ class WindowQueue:
         if not candidates:
             return []
         head = candidates[0]
-        candidates.sort(
-            key=lambda entry: (
-                entry.call is not head.call,
-                abs(entry.token_count - head.token_count),
-            )
-        )
+        candidates.sort(key=lambda entry: abs(entry.token_count - head.token_count))
         batch: list[Entry] = []
         longest = total = 0
         for entry in candidates:

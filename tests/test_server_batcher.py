@@ -160,19 +160,14 @@ async def test_a_giant_call_does_not_starve_a_small_one() -> None:
 
 
 async def test_small_calls_are_done_in_the_order_of_arrival() -> None:
-    """A window of each call a batch would finish all of them last."""
-    model, done = Model(), []
-
-    async def small(name: int) -> None:
-        await ask(batcher, [20, 20])
-        done.append((name, len(model.batches)))
-
+    """Taking a batch of each call in turn would finish all of them last."""
+    model = Model()
     async with batching(model, max_batch_windows=2) as batcher:
         await held(model, batcher)
-        tasks = await tasks_of(*(small(name) for name in range(4)))
+        tasks = await tasks_of(*(ask(batcher, [20 + name] * 4) for name in range(3)))
         model.gate.set()
         await asyncio.gather(*tasks)
-    assert done == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert model.batches == [[20, 20], [20, 20], [21, 21], [21, 21], [22, 22], [22, 22]]
 
 
 async def test_calls_of_odd_lengths_get_their_turns() -> None:
