@@ -3,9 +3,10 @@
 DeBERTa's score of query i and key j is ``(q_i·k_j + q_i·P_b + k_j·Q_b) / sqrt(3 d)``, where
 b is the bucket of the distance i - j, and P, Q are the projected relative embeddings
 (He et al. 2021, https://arxiv.org/abs/2006.03654, equation 4). The two position terms are
-first computed for every bucket ([L, buckets]) and then spread to the distances ([L, L]); here
-that spread is a batched matrix product with one-hot buckets, whose backward pass is a matrix
-product too.
+first computed for every bucket ([L, buckets]) and then spread to the distances ([L, L]). At
+inference that is a gather. In training it is a matrix product with one-hot buckets, whose
+backward pass is a matrix product too, where a gather's would be a slow scatter; its tables take
+2 · L² · buckets numbers, which is why inference, with its many lengths, does without them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
+
+
+def bucket_index(relative_pos: Tensor, span: int) -> Tensor:
+    """[1, L, L] bucketed distances → int64 [L, L], the row of each in the relative embeddings."""
+    return (relative_pos[0].long() + span).clamp(0, 2 * span - 1)
+
+
+def gather_buckets(c2p: Tensor, p2c: Tensor, bucket: Tensor) -> Tensor:
+    """[N, L, buckets] c2p and p2c scores → their sum at each (query, key): [N, L, L]."""
+    rows = c2p.shape[0]
+    from_query = c2p.gather(2, bucket.expand(rows, -1, -1))
+    from_key = p2c.gather(2, bucket.t().contiguous().expand(rows, -1, -1))
+    return from_query + from_key.transpose(1, 2)
 
 
 class BucketTable:
@@ -33,7 +47,7 @@ class BucketTable:
         key = (relative_pos.shape[-1], span, dtype, relative_pos.device)
         value = self._value
         if value is None or key != self._key:
-            bucket = (relative_pos[0].long() + span).clamp(0, 2 * span - 1)  # [L, L]
+            bucket = bucket_index(relative_pos, span)
             one_hot = nn.functional.one_hot(bucket, 2 * span).to(dtype)  # [i, j, b]
             value = one_hot.transpose(1, 2).contiguous(), one_hot.permute(1, 2, 0).contiguous()
             self._key, self._value = key, value
@@ -41,7 +55,7 @@ class BucketTable:
 
 
 class _SpreadBuckets(torch.autograd.Function):
-    """[N, L, buckets] c2p and p2c scores → their sum at each (query, key): [N, L, L]."""
+    """The same as ``gather_buckets``, by matrix products forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, c2p: Tensor, p2c: Tensor, by_query: Tensor, by_key: Tensor) -> Tensor:
@@ -64,7 +78,7 @@ class FastDisentangledSelfAttention(DisentangledSelfAttention):  # type: ignore[
     """Same parameters and results as transformers' class, in fewer passes over [L, L].
 
     Handles self-attention with c2p and p2c terms. ``table`` is shared by the layers of one
-    model, which therefore must not run in two threads at once.
+    model in training, which therefore must not run in two threads at once.
     """
 
     table: BucketTable
@@ -118,8 +132,11 @@ class FastDisentangledSelfAttention(DisentangledSelfAttention):  # type: ignore[
         c2p = self._by_bucket(query, pos_key)  # [B*H, L, 2 * span]
         p2c = self._by_bucket(key, pos_query)
 
-        by_query, by_key = self.table.get(relative_pos, span, c2p.dtype)
-        spread = _SpreadBuckets.apply(c2p, p2c, by_query, by_key)  # type: ignore[no-untyped-call]
+        if torch.is_grad_enabled():
+            tables = self.table.get(relative_pos, span, c2p.dtype)
+            spread = _SpreadBuckets.apply(c2p, p2c, *tables)  # type: ignore[no-untyped-call]
+        else:
+            spread = gather_buckets(c2p, p2c, bucket_index(relative_pos, span))
         scale = (3 * self.attention_head_size) ** -0.5
         scores = torch.baddbmm(spread, query, key.transpose(1, 2), beta=scale, alpha=scale)
         scores = scores.view(batch, self.num_attention_heads, length, length)

@@ -7,6 +7,11 @@ from collections.abc import Callable, Sequence
 from secateur.errors import InvariantError
 from secateur.model.prepared import EncodedWindow, WindowOutput
 
+DEFAULT_BATCH_TOKENS = 1_024
+"""Small batches stay in a CPU's caches and pad less; a GPU wants more."""
+
+DEFAULT_BATCH_WINDOWS = 64
+
 
 def token_budget_batches(
     lengths: Sequence[int], max_batch_tokens: int, max_batch_windows: int

@@ -9,7 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from secateur.errors import FieldViolation, InvalidRequestError
-from secateur.model.batching import run_within_memory, token_budget_batches
+from secateur.model.batching import (
+    DEFAULT_BATCH_TOKENS,
+    DEFAULT_BATCH_WINDOWS,
+    run_within_memory,
+    token_budget_batches,
+)
 from secateur.model.engine import EncodedWindow, Engine, PreparedPassage, PreparedQuery
 from secateur.model.highlight import highlight
 from secateur.model.prepared import WindowOutput
@@ -47,8 +52,8 @@ class Pruner:
         self,
         engine: Engine,
         *,
-        max_batch_tokens: int = 8_192,
-        max_batch_windows: int = 64,
+        max_batch_tokens: int = DEFAULT_BATCH_TOKENS,
+        max_batch_windows: int = DEFAULT_BATCH_WINDOWS,
     ) -> None:
         self.engine = engine
         self.info: ModelInfo = engine.info

@@ -22,6 +22,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from secateur.model.batching import DEFAULT_BATCH_TOKENS, DEFAULT_BATCH_WINDOWS
 from secateur.server.cpus import available_cpus
 from secateur.types import Limits
 
@@ -64,10 +65,13 @@ class ServerSettings(BaseSettings):
         default_factory=available_cpus, ge=1, le=1024, description="CPU threads of one pass"
     )
     max_batch_tokens: int = Field(
-        8_192, ge=1, le=10_000_000, description="padded tokens of one forward pass"
+        DEFAULT_BATCH_TOKENS, ge=1, le=10_000_000, description="padded tokens of one forward pass"
     )
     max_batch_windows: int = Field(
-        64, ge=1, le=100_000, description="windows (model inputs) of one forward pass"
+        DEFAULT_BATCH_WINDOWS,
+        ge=1,
+        le=100_000,
+        description="windows (model inputs) of one forward pass",
     )
     max_queue_tokens: int = Field(
         500_000, ge=1, le=1_000_000_000, description="waiting tokens above which calls are refused"
