@@ -5,7 +5,9 @@
 FILE: JSON Lines (``.jsonl`` or ``.xz``) of {"query", "passages": [text, …]}. Both sides get
 one call a query, in float32 on the CPU; rounds alternate in one process and the medians are
 compared, so that only the ratio means something. The CrossEncoder only reranks and cuts a
-passage at 512 tokens; the engine also prunes, and reads long passages to their end.
+passage at 512 tokens; the engine also prunes, and reads long passages to their end. It runs with
+batches of 32, its default, and of 1, which on a CPU can be much faster: no padding, and
+activations that stay in the caches.
 """
 
 from __future__ import annotations
@@ -109,11 +111,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pruner = Pruner.load()
     with tempfile.TemporaryDirectory() as folder:
         encoder = load_cross_encoder(resolve(None), Path(folder))
+
+        def predict(query: str, texts: list[str], size: int) -> object:
+            pairs = [(query, text) for text in texts]
+            return encoder.predict(pairs, batch_size=size, show_progress_bar=False)
+
         rates = measure(
             {
-                "cross_encoder": lambda query, texts: encoder.predict(
-                    [(query, text) for text in texts], batch_size=32, show_progress_bar=False
-                ),
+                "cross_encoder": lambda query, texts: predict(query, texts, 32),
+                "cross_encoder_batch_1": lambda query, texts: predict(query, texts, 1),
                 "engine_float32": pruner.rerank_and_prune,
             },
             workload,
@@ -136,6 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name, values in rates.items()
         },
         "speedup_vs_crossencoder": round(medians["engine_float32"] / medians["cross_encoder"], 3),
+        "speedup_vs_crossencoder_batch_1": round(
+            medians["engine_float32"] / medians["cross_encoder_batch_1"], 3
+        ),
     }
     text = json.dumps(record, indent=2)
     if options.record:
@@ -150,7 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         table.add_row(name, f"{medians[name]:.1f}", f"{min(values):.1f}", f"{max(values):.1f}")
     console = Console()
     console.print(table)
-    console.print(f"engine ÷ CrossEncoder: {record['speedup_vs_crossencoder']}")
+    console.print(f"engine ÷ CrossEncoder, batch 32: {record['speedup_vs_crossencoder']}")
+    console.print(f"engine ÷ CrossEncoder, batch 1: {record['speedup_vs_crossencoder_batch_1']}")
 
 
 if __name__ == "__main__":
