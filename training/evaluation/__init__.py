@@ -1,0 +1,1 @@
+"""Measure a model on labelled sets, beside trivial baselines. docs/evaluation.md explains it."""
