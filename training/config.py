@@ -13,24 +13,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """One file of a stage, named without ``.jsonl.xz``.
+    """One set of a stage.
 
-    rows: draw at most this many of the file's rows, without replacement; 0 takes all.
-    skip: rows to pass over first, in the seeded order (so that a stage can take the rest).
-    negatives: questions also paired with a passage that does not answer, as a share of rows.
+    name: a source, see ``sources``. rows: draw at most about this many (candidates of a
+    question stay together); 0 takes all. skip: rows to pass over first, in the seeded order.
+    negatives: non-answering passages added to a question, on average; they compete with its
+    own in the listwise loss. hard_negatives: share of them from the same article or BM25.
+    joined: share of examples that become one document with one or two other passages.
+    unlabelled, first_sentence: targets of sentences that an incomplete labelling leaves out.
     """
 
     name: str
     rows: int = 0
     skip: int = 0
     negatives: float = 0.0
+    hard_negatives: float = 0.5
+    joined: float = 0.0
+    unlabelled: float = 0.0
+    first_sentence: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """A part of the curriculum: its sets are mixed, stages follow each other.
 
-    max_length: tokens of a window. title_share: share of examples that show their title.
+    max_length: tokens of a window. title_share: share of questions that show titles.
     """
 
     name: str
@@ -41,10 +48,15 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class LossWeights:
-    token: float = 1.0
+    """Weight of each loss (0 switches it off); ``positive_sentence`` balances ``sentence``."""
+
+    token: float = 0.5
     sentence: float = 1.0
     listwise: float = 0.5
     score: float = 0.5
+    candidates: float = 0.5
+    teacher_score: float = 0.0
+    teacher_margin: float = 0.0
     positive_sentence: float = 2.0
 
 
@@ -52,14 +64,18 @@ class LossWeights:
 class TrainConfig:
     """Everything that determines a run.
 
-    batch_tokens: padded tokens a step. learning rates are peaks; warm-up and linear decay
-    span all stages. init: checkpoint folder to start from; empty: the packaged MiniLM.
+    init: checkpoint folder of ours (or the embedded model's name) to start from; empty: the
+    packaged MiniLM. batch_tokens: padded
+    tokens of a forward pass; accumulate: passes of an optimiser step. Learning rates are
+    peaks; warm-up and linear decay span all stages. teacher: checkpoint whose sentence
+    probabilities replace the share ``teacher_share`` of every target.
     """
 
     stages: tuple[Stage, ...]
     init: str = ""
     seed: int = 0
     batch_tokens: int = 4096
+    accumulate: int = 1
     learning_rate: float = 1e-4
     head_learning_rate: float = 5e-4
     relative_learning_rate: float = 5e-4
@@ -70,6 +86,8 @@ class TrainConfig:
     freeze_word_embeddings: bool = True
     bfloat16: bool = True
     checkpoint_every: int = 100
+    teacher: str = ""
+    teacher_share: float = 0.5
     loss: LossWeights = field(default_factory=LossWeights)
 
     @classmethod

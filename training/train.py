@@ -1,109 +1,45 @@
-"""Train the two-head cross-encoder.
+"""Train the two-head cross-encoder: data, model, optimiser, loop, top to bottom.
 
-    python -m secateur.training.train --config FILE --data DIR --out DIR
-
-Reads top to bottom: data, model, optimiser, loop. The run continues from ``OUT/state.pt``
-when that exists. ``OUT/metrics.jsonl`` gets a line every ten steps; the finished model is
-saved to ``OUT/model`` in float32 (``secateur.training.export`` makes the shipped form).
+A run continues from ``OUT/state.pt`` when that exists. ``OUT/metrics.jsonl`` gets a line
+every ten steps and ``OUT/metrics.png`` a plot of it with every checkpoint; the finished model
+is saved to ``OUT/model`` in float32 (``secateur.training.export`` makes the shipped form).
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
-import os
-import random
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 from tqdm import tqdm
 
+from secateur.model.checkpoints.source import resolve
 from secateur.model.deberta import DebertaV2ForRerankAndPrune
-from secateur.training import losses
-from secateur.training.config import Stage, TrainConfig
-from secateur.training.data import (
-    Splitter,
-    Window,
-    WindowEncoder,
-    add_negatives,
-    length_bucketed_batches,
-    load_examples,
-)
+from secateur.model.pruner import Pruner
+from secateur.training.batches import collate
+from secateur.training.config import TrainConfig
+from secateur.training.data import Splitter
+from secateur.training.losses.candidates import candidates_loss
+from secateur.training.losses.listwise import listwise_loss
+from secateur.training.losses.score import score_loss
+from secateur.training.losses.sentence import sentence_loss
+from secateur.training.losses.teacher_margin import teacher_margin_loss
+from secateur.training.losses.teacher_score import teacher_score_loss
+from secateur.training.losses.token import token_loss
+from secateur.training.metrics import append_record, plot_records, truncate_records
+from secateur.training.plan import Rows, plan
+from secateur.training.teacher import Teacher
 from secateur.training.warm_start import packaged_minilm, warm_start
 
-
-def collate(windows: Sequence[Window], pad_id: int) -> dict[str, Tensor]:
-    """Pad windows to a batch and flatten their sentences (see ``losses``)."""
-    length = max(len(window) for window in windows)
-    ids = np.full((len(windows), length), pad_id, dtype=np.int64)
-    types = np.zeros_like(ids)
-    mask = np.zeros_like(ids)
-    owner = np.full_like(ids, -1)
-    labels, passage, offset = [], [], 0
-    for row, window in enumerate(windows):
-        size = len(window)
-        ids[row, :size] = window.input_ids
-        types[row, :size] = window.token_type_ids
-        mask[row, :size] = 1
-        owner[row, :size] = np.where(window.sentence >= 0, window.sentence + offset, -1)
-        labels.append(window.labels)
-        passage.append(np.full(len(window.labels), row))
-        offset += len(window.labels)
-    arrays = {
-        "input_ids": ids,
-        "token_type_ids": types,
-        "attention_mask": mask,
-        "owner": owner,
-        "labels": np.concatenate(labels),
-        "passage": np.concatenate(passage),
-        "relevant": np.array([float(w.relevant) for w in windows], dtype=np.float32),
-    }
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-def stage_windows(
-    stage: Stage, data: Path, tokenizer: Tokenizer, split: Splitter, rng: random.Random
-) -> list[Window]:
-    """Encode a stage's examples; of a document that needs several windows, one is drawn.
-
-    Of a relevant document, a window with a kept sentence is drawn three times of four.
-    """
-    encoder = WindowEncoder(tokenizer, stage.max_length)
-    windows = []
-    for item in stage.sets:
-        examples = load_examples(data / f"{item.name}.jsonl.xz", split)
-        rng.shuffle(examples)
-        examples = examples[item.skip : item.skip + item.rows if item.rows else None]
-        examples += add_negatives(examples, item.negatives, rng)
-        for example in examples:
-            made = encoder.windows(example, with_title=rng.random() < stage.title_share)
-            positive = [window for window in made if window.relevant]
-            pool = positive if positive and rng.random() < 0.75 else made
-            if pool:
-                windows.append(rng.choice(pool))
-    return windows
-
-
-def plan(
-    config: TrainConfig, data: Path, tokenizer: Tokenizer, split: Splitter
-) -> list[list[Window]]:
-    """All batches of the run, in order; the same for the same config and data."""
-    rng = random.Random(config.seed)
-    batches = []
-    for stage in config.stages:
-        windows = stage_windows(stage, data, tokenizer, split, rng)
-        lengths = [len(window) for window in windows]
-        groups = length_bucketed_batches(lengths, config.batch_tokens, rng)
-        batches += [[windows[index] for index in group] for group in groups]
-        print(f"stage {stage.name}: {len(windows)} windows, {len(groups)} batches", flush=True)
-    return batches
+LOG_EVERY = 10
+METRICS = "metrics.jsonl"
 
 
 def parameter_groups(
@@ -127,7 +63,7 @@ def parameter_groups(
 def joint_loss(
     model: DebertaV2ForRerankAndPrune, batch: dict[str, Tensor], config: TrainConfig
 ) -> dict[str, Tensor]:
-    """One forward pass → the weighted sum ``loss`` and its parts."""
+    """One forward pass → the weighted sum ``loss`` and its parts (those of weight > 0)."""
     device = next(model.parameters()).device
     batch = {name: value.to(device) for name, value in batch.items()}
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.bfloat16):
@@ -135,31 +71,43 @@ def joint_loss(
     scored = batch["owner"] >= 0
     owner = batch["owner"][scored]  # [T]
     margins = (token[..., 1] - token[..., 0])[scored]  # [T]
-    labels, weight = batch["labels"], config.loss
-    parts = {
-        "token": losses.token_loss(margins, owner, labels),
-        "sentence": losses.sentence_loss(margins, owner, labels, weight.positive_sentence),
-        "listwise": losses.listwise_loss(margins, owner, labels, batch["passage"]),
-        "score": losses.score_loss(score, batch["relevant"]),
+    targets, weight = batch["targets"], config.loss
+    relevant, question, teacher = batch["relevant"], batch["question"], batch["teacher"]
+    losses: dict[str, Callable[[], Tensor]] = {
+        "token": lambda: token_loss(margins, owner, targets),
+        "sentence": lambda: sentence_loss(margins, owner, targets, weight.positive_sentence),
+        "listwise": lambda: listwise_loss(margins, owner, targets, batch["passage"]),
+        "score": lambda: score_loss(score, relevant),
+        "candidates": lambda: candidates_loss(score, relevant, question),
+        "teacher_score": lambda: teacher_score_loss(score, teacher),
+        "teacher_margin": lambda: teacher_margin_loss(score, teacher, question),
     }
+    parts = {name: loss() for name, loss in losses.items() if getattr(weight, name)}
     weighted = [getattr(weight, name) * value for name, value in parts.items()]
     return {"loss": torch.stack(weighted).sum(), **parts}
 
 
 def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
-    config: TrainConfig, data: Path, out: Path, split: Splitter, threads: int
+    config: TrainConfig, rows: Rows, out: Path, split: Splitter, threads: int
 ) -> None:
-    """Run ``config`` on the sets of the folder ``data``; see the module's docstring."""
+    """Run ``config``. ``rows`` opens a set by name; see the module's docstring for ``out``.
+
+    Raises ValueError when ``out`` holds another config's run, or a set has no usable row.
+    """
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
     # data
-    start_from = Path(config.init) if config.init else packaged_minilm()
+    start_from = resolve(config.init).folder if config.init else packaged_minilm()
     tokenizer = Tokenizer.from_file(str(start_from / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    batches = plan(config, data, tokenizer, split)
+    annotate = None
+    if config.teacher:
+        annotate = Teacher(Pruner.load(config.teacher), config.teacher_share).annotate
+    batches = plan(config, rows, tokenizer, split, annotate)
+    steps = math.ceil(len(batches) / config.accumulate)
 
     # model
     dropout = {
@@ -179,10 +127,10 @@ def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
 
     # optimiser
     optimizer = torch.optim.AdamW(parameter_groups(model, config), betas=(0.9, 0.98))
-    warmup = max(1, int(config.warmup_share * len(batches)))
+    warmup = max(1, int(config.warmup_share * steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
-        lambda step: min((step + 1) / warmup, (len(batches) - step) / (len(batches) - warmup + 1)),
+        lambda step: min((step + 1) / warmup, (steps - step) / (steps - warmup + 1)),
     )
     first = 0
     state_file = out / "state.pt"
@@ -194,29 +142,33 @@ def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
         optimizer.load_state_dict(state["optimizer"])
         schedule.load_state_dict(state["schedule"])
         first = state["step"]
+        truncate_records(out / METRICS, first)
 
     # loop
     sums: dict[str, float] = {}
+    summed = 0
     began = time.monotonic()
-    progress = tqdm(range(first, len(batches)), initial=first, total=len(batches), mininterval=10)
+    progress = tqdm(range(first, steps), initial=first, total=steps, mininterval=10)
     for step in progress:
-        parts = joint_loss(model, collate(batches[step], pad_id), config)
+        micro = batches[step * config.accumulate : (step + 1) * config.accumulate]
         optimizer.zero_grad(set_to_none=True)
-        parts["loss"].backward()
+        for units in micro:
+            parts = joint_loss(model, collate(units, pad_id), config)
+            (parts["loss"] / len(micro)).backward()
+            for name, value in parts.items():
+                sums[name] = sums.get(name, 0.0) + float(value.detach()) / len(micro)
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clip)
         optimizer.step()
         schedule.step()
-        for name, value in parts.items():
-            sums[name] = sums.get(name, 0.0) + float(value.detach())
         done = step + 1
-        if done % 10 == 0:
-            record = {name: round(value / 10, 4) for name, value in sums.items()}
+        summed += 1
+        if done % LOG_EVERY == 0 or done == steps:
+            record = {name: round(value / summed, 4) for name, value in sums.items()}
             record |= {"step": done, "seconds": round(time.monotonic() - began, 1)}
-            with (out / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
-                metrics.write(json.dumps(record) + "\n")
+            append_record(out / METRICS, record)
             progress.set_postfix(loss=record["loss"], refresh=False)
-            sums = {}
-        if done % config.checkpoint_every == 0 or done == len(batches):
+            sums, summed = {}, 0
+        if done % config.checkpoint_every == 0 or done == steps:
             state = {
                 "config": json.dumps(dataclasses.asdict(config)),
                 "model": model.state_dict(),
@@ -226,29 +178,6 @@ def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
             }
             torch.save(state, state_file.with_suffix(".tmp"))
             state_file.with_suffix(".tmp").replace(state_file)
+            plot_records(out / METRICS, out / "metrics.png")
     model.save_pretrained(out / "model")
     tokenizer.save(str(out / "model" / "tokenizer.json"))
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Train the two-head cross-encoder.")
-    parser.add_argument("--config", type=Path, required=True, help="TOML file, see configs/")
-    parser.add_argument("--data", type=Path, required=True, help="folder of .jsonl.xz sets")
-    parser.add_argument("--out", type=Path, required=True, help="checkpoints and metrics")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args(arguments)
-
-    from secateur.model.splitter import SentenceSplitter
-
-    splitter = SentenceSplitter()
-    train(
-        TrainConfig.load(options.config),
-        options.data,
-        options.out,
-        lambda text, language: splitter.split(text, language).spans,
-        options.threads,
-    )
-
-
-if __name__ == "__main__":
-    main()

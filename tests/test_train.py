@@ -1,0 +1,221 @@
+"""A run learns, resumes exactly, accumulates, distils, plots, and ships."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_training_data import ROW, split
+from tiny import tiny_bert, tiny_provence
+from typer.testing import CliRunner
+
+from secateur.cli.app import app
+from secateur.model.pruner import Pruner
+from secateur.training.batches import collate
+from secateur.training.config import TrainConfig
+from secateur.training.data import Example, example_from_row, read_rows
+from secateur.training.export import export
+from secateur.training.metrics import truncate_records
+from secateur.training.sources import read_source
+from secateur.training.teacher import Teacher
+from secateur.training.train import train
+from secateur.types import KeepRule, Passage, TextSpan
+
+STAGE = {"name": "a", "max_length": 48, "sets": [{"name": "toy", "negatives": 0.4}]}
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a set ``toy`` of 24 rows, and a tiny encoder to start from."""
+    tiny_bert(tmp_path / "bert")
+    monkeypatch.setattr("secateur.training.train.packaged_minilm", lambda: tmp_path / "bert")
+    with lzma.open(tmp_path / "toy.jsonl.xz", "wt") as file:
+        for number in range(24):
+            pump = number % 2 == 1
+            row = {**ROW, "question": f"what opens {number}?"}
+            if pump:
+                row |= {"passage": f"A pump {number % 10}. It is red.", "answers": None}
+                row |= {"sentences": [[0, 9], [10, 20]], "labels": [0, 1]}
+            file.write(json.dumps(row) + "\n")
+    return tmp_path
+
+
+def run(config: dict[str, Any], data: Path, out: str) -> Path:
+    train(
+        TrainConfig.from_dict(config),
+        lambda name: read_source(name, data),
+        data / out,
+        split,
+        threads=1,
+    )
+    return data / out
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "stages: at least one"),
+        ({"stages": [{"name": "a", "max_length": 32}], "batch_token": 1}, "batch_token"),
+        ({"stages": [{"name": "a", "max_len": 32}]}, "stages[0]"),
+        ({"stages": [{"name": "a", "max_length": 32, "sets": [{"file": "x"}]}]}, "sets[0]"),
+    ],
+)
+def test_an_unknown_setting_is_an_error(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        TrainConfig.from_dict(values)
+    assert message in str(caught.value)
+
+
+def test_every_config_that_ships_can_be_read() -> None:
+    folder = Path(__file__).parent.parent / "training" / "configs"
+    configs = sorted(folder.glob("*.toml"))
+    assert configs
+    for config in configs:
+        TrainConfig.load(config)
+        opening = config.read_text(encoding="utf-8")[:600]
+        assert "# Expected:" in opening
+        assert "Cost:" in opening
+
+
+def test_a_stopped_run_resumes_to_the_same_weights(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after a checkpoint and started again, a run ends as if it had never stopped."""
+    config = {"stages": [STAGE], "batch_tokens": 48, "accumulate": 2, "checkpoint_every": 3}
+    whole = run(config, data, "whole")
+    calls = 0
+
+    def stop_in_step_four(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 8:
+            raise KeyboardInterrupt
+        return collate(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("secateur.training.train.collate", stop_in_step_four)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, data, "parts")
+    parts = run(config, data, "parts")
+    expected = load_file(whole / "model" / "model.safetensors")
+    resumed = load_file(parts / "model" / "model.safetensors")
+    assert all(torch.equal(expected[key], resumed[key]) for key in expected)
+    with pytest.raises(ValueError, match="another config"):
+        run({**config, "seed": 5}, data, "whole")
+
+
+def test_a_resumed_run_does_not_repeat_its_metrics(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 10}\n{"step": 20}\n{"step": 30}\n')
+    truncate_records(file, 20)
+    assert file.read_text() == '{"step": 10}\n{"step": 20}\n'
+
+
+def test_a_run_learns_and_plots(data: Path) -> None:
+    config = {
+        "stages": [{**STAGE, "sets": [{"name": "toy"} for _ in range(24)]}],
+        "batch_tokens": 128,
+        "learning_rate": 3e-3,
+        "bfloat16": False,
+    }
+    out = run(config, data, "out")
+    records = list(read_rows(out / "metrics.jsonl"))
+    assert records[-1]["loss"] < 0.5 * records[0]["loss"]
+    assert set(records[0]) == {
+        "loss", "token", "sentence", "listwise", "score", "candidates", "step", "seconds",
+    }  # fmt: skip
+    assert (out / "metrics.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_set_that_is_not_there_is_named(data: Path) -> None:
+    stage = {**STAGE, "sets": [{"name": "nothing"}]}
+    with pytest.raises(ValueError, match="nothing: no such file"):
+        run({"stages": [stage]}, data, "out")
+
+
+def test_a_teacher_adds_its_probabilities_and_its_score(tmp_path: Path) -> None:
+    tiny_provence(tmp_path / "teacher")
+    pruner = Pruner.load(tmp_path / "teacher")
+    example = example_from_row(ROW, split)
+    assert example is not None
+    (taught,) = Teacher(pruner, 0.25).annotate([example])
+    result = pruner.rerank_and_prune(example.query, [as_passage(example)]).results[0]
+    assert taught.teacher_score == result.relevance_logit
+    expected = [
+        0.75 * target + 0.25 * float(sentence.probability or 0)
+        for target, sentence in zip(example.targets, result.sentences, strict=True)
+    ]
+    assert list(taught.targets) == pytest.approx(expected)
+    with pytest.raises(ValueError, match=r"teacher_share is 1\.5"):
+        Teacher(pruner, 1.5)
+
+
+def as_passage(example: Example) -> Passage:
+    spans = tuple(TextSpan(start, end) for start, end in example.sentences)
+    return Passage(text=example.passage, title=example.title, sentences=spans)
+
+
+def test_a_run_distils_from_a_teacher(data: Path) -> None:
+    tiny_provence(data / "teacher")
+    config = {
+        "stages": [STAGE],
+        "batch_tokens": 128,
+        "teacher": str(data / "teacher"),
+        "loss": {"teacher_score": 0.1, "teacher_margin": 0.1, "candidates": 0.0},
+    }
+    out = run(config, data, "out")
+    record = next(read_rows(out / "metrics.jsonl"))
+    assert record["teacher_score"] > 0
+    assert record["teacher_margin"] > 0
+    assert "candidates" not in record
+
+
+def test_the_mean_of_runs_ships_as_a_checkpoint(data: Path) -> None:
+    run({"stages": [STAGE], "batch_tokens": 256}, data, "one")
+    run({"stages": [STAGE], "batch_tokens": 256, "seed": 1}, data, "two")
+    runs = [data / "one" / "model", data / "two" / "model"]
+    export(
+        runs,
+        data / "shipped",
+        model_id="toy",
+        threshold=0.3,
+        keep_rule=KeepRule.MEAN_PROBABILITY,
+        window_tokens=48,
+    )
+    info = Pruner.load(data / "shipped").info
+    assert (info.id, info.window_tokens, info.default_threshold) == ("toy", 48, 0.3)
+    states = [load_file(folder / "model.safetensors") for folder in runs]
+    key = "classifier.weight"
+    shipped = load_file(data / "shipped" / "model.safetensors")[key]
+    assert torch.equal(shipped, ((states[0][key] + states[1][key]) / 2).half())
+
+    save_file({"other": torch.zeros(1)}, runs[1] / "model.safetensors")
+    with pytest.raises(ValueError, match="other keys or shapes"):
+        export(
+            runs,
+            data / "shipped",
+            model_id="toy",
+            threshold=0.3,
+            keep_rule=KeepRule.MEAN_PROBABILITY,
+        )
+
+
+def test_the_command_trains_and_names_what_is_wrong(data: Path) -> None:
+    config = data / "toy.toml"
+    config.write_text(
+        'batch_tokens = 256\n[[stages]]\nname = "a"\nmax_length = 48\nsets = [{ name = "toy" }]\n'
+    )
+    arguments = ["train", "--config", str(config), "--data", str(data), "--threads", "1"]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(data / "out")])
+    assert result.exit_code == 0, result.output
+    assert (data / "out" / "model" / "model.safetensors").is_file()
+
+    config.write_text("batch_token = 1\n")
+    result = CliRunner().invoke(app, [*arguments, "--out", str(data / "out")])
+    assert result.exit_code == 2
+    assert "stages" in result.output
