@@ -12,6 +12,7 @@ from secateur.errors import InvariantError
 from secateur.model import keep_rules
 from secateur.model.prepared import PreparedPassage, PreparedQuery, WindowOutput
 from secateur.types import (
+    KeepRule,
     PassageError,
     PrunedPassage,
     ScoreSource,
@@ -58,14 +59,12 @@ def assemble_passage(
     passage fail alone, before anything is compared with it.
     """
     passage = prepared.passage
-    probabilities = _token_probabilities(prepared, outputs)
+    probabilities = None if query.keep_rule is None else _token_probabilities(prepared, outputs)
     logit = _relevance_logit(outputs, score_source)
-    if not np.isfinite(probabilities).all() or not (logit is None or np.isfinite(logit)):
+    if not all(value is None or np.isfinite(value).all() for value in (probabilities, logit)):
         return failed_passage(prepared.index, passage.id, NOT_FINITE)
 
-    scores = keep_rules.pool(
-        probabilities, prepared.token_sentences, len(prepared.sentences), query.threshold
-    )
+    scores = _sentence_scores(query, prepared, probabilities)
     decision = keep_rules.decide(
         scores,
         rule=query.keep_rule,
@@ -97,8 +96,25 @@ def assemble_passage(
         unscored_sentence_count=int(np.count_nonzero(~scores.scored)),
         window_count=len(prepared.windows),
         coarse_sentences=prepared.coarse,
-        tokens=_tokens(query, prepared, probabilities) if query.options.include_tokens else (),
+        tokens=(
+            _tokens(query, prepared, probabilities)
+            if query.options.include_tokens and probabilities is not None
+            else ()
+        ),
     )
+
+
+def _sentence_scores(
+    query: PreparedQuery, prepared: PreparedPassage, probabilities: NDArray[np.float32] | None
+) -> keep_rules.SentenceScores:
+    count = len(prepared.sentences)
+    if probabilities is None:
+        return keep_rules.unscored(count)
+    pieces = None
+    if query.mean_of_pieces:
+        sizes = [window.passage_token_count for window in prepared.windows]
+        pieces = np.repeat(np.arange(len(sizes)), sizes)
+    return keep_rules.pool(probabilities, prepared.token_sentences, count, query.threshold, pieces)
 
 
 def kept_runs(kept: NDArray[np.bool_]) -> list[tuple[int, int]]:
@@ -164,12 +180,13 @@ def _sentences(
     text = prepared.passage.text
     to_unit = prepared.offsets.from_code_point
     with_text = query.options.include_sentence_text
+    by_tokens = query.keep_rule != KeepRule.SENTENCE_HEAD
     return tuple(
         Sentence(
             start_offset=to_unit(start),
             end_offset=to_unit(end),
             probability=probability if scored else None,
-            vote_share=vote_share if scored else None,
+            vote_share=vote_share if scored and by_tokens else None,
             kept=kept,
             reason=reason,
             text=text[start:end] if with_text else "",

@@ -1,4 +1,7 @@
-"""The two-head DeBERTa-v2 cross-encoder: a score for the pair, a mask for its tokens."""
+"""The two-head DeBERTa-v2 cross-encoder as it is trained: a score for the pair, a mask for tokens.
+
+Checkpoints, this model's too, are served by :class:`secateur.model.two_heads.TwoHeadModel`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,15 @@ from transformers import DebertaV2Config, DebertaV2Model, DebertaV2PreTrainedMod
 from transformers.models.deberta_v2.modeling_deberta_v2 import ContextPooler
 
 from secateur.model.attention import BucketTable, FastDisentangledSelfAttention
+
+
+def adopt_fast_attention(encoder: DebertaV2Model) -> None:
+    """Let an encoder's layers compute the same attention in less time, where they can."""
+    table = BucketTable()
+    for layer in encoder.encoder.layer:
+        attention = layer.attention.self
+        if FastDisentangledSelfAttention.supports(attention):
+            FastDisentangledSelfAttention.adopt(attention, table)
 
 
 class DebertaV2ForRerankAndPrune(DebertaV2PreTrainedModel):  # type: ignore[misc]
@@ -24,11 +36,7 @@ class DebertaV2ForRerankAndPrune(DebertaV2PreTrainedModel):  # type: ignore[misc
         self.classifier = nn.Linear(self.pooler.output_dim, 1)
         self.token_classifier = nn.Linear(config.hidden_size, 2)
         self.post_init()
-        table = BucketTable()
-        for layer in self.deberta.encoder.layer:
-            attention = layer.attention.self
-            if FastDisentangledSelfAttention.supports(attention):
-                FastDisentangledSelfAttention.adopt(attention, table)
+        adopt_fast_attention(self.deberta)
 
     def forward(
         self,

@@ -6,6 +6,7 @@ a server may spread them over threads and merge the windows of many requests int
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,8 +15,10 @@ from numpy.typing import NDArray
 
 from secateur.errors import FieldViolation, InvalidRequestError, InvariantError
 from secateur.model import windows as packing
-from secateur.model.assemble import assemble_passage, failed_passage
+from secateur.model.adapter import Adapter, PairTemplate
+from secateur.model.assemble import NOT_FINITE, assemble_passage, failed_passage
 from secateur.model.offsets import OffsetMap
+from secateur.model.passage_tokens import tokenize_passage
 from secateur.model.prepared import (
     EncodedWindow,
     PreparedPassage,
@@ -24,12 +27,8 @@ from secateur.model.prepared import (
     WindowOutput,
 )
 from secateur.model.protect import compile_patterns
-from secateur.model.tokenization import (
-    TextTokenizer,
-    TokenizedText,
-    assign_sentences,
-    first_visible_characters,
-)
+from secateur.model.token_limits import query_token_faults, title_token_faults
+from secateur.model.tokenization import TextTokenizer
 from secateur.types import (
     KeepRule,
     ModelInfo,
@@ -77,16 +76,39 @@ class Engine:
     """One loaded model with its tokenizer and splitter. All methods but ``run`` are thread-safe.
 
     Input is expected to have passed :func:`secateur.model.validation.validate`; what only the
-    tokenizer can tell (token limits) is checked here.
+    tokenizer can tell (token limits of query and title) is checked here too.
     """
 
     def __init__(
-        self, tokenizer: TextTokenizer, scorer: Scorer, splitter: Splitter, info: ModelInfo
+        self,
+        tokenizer: TextTokenizer,
+        scorer: Scorer,
+        splitter: Splitter,
+        info: ModelInfo,
+        adapter: Adapter | None = None,
     ) -> None:
         self.info = info
         self.splitter = splitter
         self.tokenizer = tokenizer
         self._scorer = scorer
+        self._adapter = adapter or Adapter()
+        cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
+        self._template = self._adapter.template or PairTemplate((cls_id,), (sep_id,), (sep_id,))
+        self._not_finite_count = 0
+        self._counting = threading.Lock()
+
+    @property
+    def not_finite_count(self) -> int:
+        """Passages that failed because the model's output was not finite, since loading."""
+        return self._not_finite_count
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text, without special ones."""
+        return len(self.tokenizer.encode(text).ids)
+
+    def count_query_tokens(self, query: str) -> int:
+        """Tokens of what the model sees of a query, without special ones."""
+        return self.count_tokens(self._adapter.normalize_query(query))
 
     def prepare_query(self, query: str, options: PruneOptions) -> PreparedQuery:
         """Tokenise the query, fill in the model's defaults, compile the patterns.
@@ -94,35 +116,24 @@ class Engine:
         Raises InvalidRequestError: ``query`` over the model's token limit (unless
         ``truncate_query``) or without any token; invalid ``options.protected_patterns[i]``.
         """
-        token_ids = self.tokenizer.encode(query).ids
+        token_ids = self.tokenizer.encode(self._adapter.normalize_query(query)).ids
         limit = self.info.max_query_tokens
-        violations: list[FieldViolation] = []
-        if not len(token_ids):
-            violations.append(
-                FieldViolation("query", "the model's tokenizer finds no token in it", "NO_TOKENS")
-            )
-        if len(token_ids) > limit and not options.truncate_query:
-            violations.append(
-                FieldViolation(
-                    "query",
-                    f"has {len(token_ids)} tokens, the limit of this model is {limit}; "
-                    "shorten it or set options.truncate_query",
-                    "TOO_LONG",
-                )
-            )
+        violations = list(query_token_faults(len(token_ids), options, self.info))
         if violations:
             raise InvalidRequestError(violations)
-        info = self.info
+        threshold = options.threshold
+        if threshold is None:
+            threshold = self.info.default_threshold
+        rule = options.keep_rule or self.info.default_keep_rule
         return PreparedQuery(
             text=query,
             token_ids=token_ids[:limit],
             truncated=len(token_ids) > limit,
             options=options,
-            threshold=(
-                info.default_threshold if options.threshold is None else float(options.threshold)
-            ),
-            keep_rule=KeepRule(options.keep_rule or info.default_keep_rule),
+            threshold=0.0 if threshold is None else float(threshold),
+            keep_rule=None if rule is None else KeepRule(rule),
             patterns=compile_patterns(options.protected_patterns),
+            mean_of_pieces=self._adapter.mean_of_pieces,
         )
 
     def prepare_passage(
@@ -135,35 +146,32 @@ class Engine:
         """
         offsets = OffsetMap(passage.text, OffsetUnit(query.options.offset_unit))
         sentences, coarse = self._split(passage, offsets, query.options.language)
-        title_ids = self._title_ids(index, passage.title)
-        if len(sentences):
-            tokens = self.tokenizer.encode(passage.text)
-        else:  # blank: nothing to score, whatever the tokenizer makes of white space
-            nothing = np.zeros(0, dtype=np.int64)
-            tokens = TokenizedText(ids=nothing, starts=nothing, ends=nothing)
-        first_visible = first_visible_characters(passage.text, tokens)
-        token_sentences = assign_sentences(first_visible, sentences)
+        tokens = tokenize_passage(
+            self.tokenizer, passage, sentences, by_sentence=self._adapter.by_sentence
+        )
+        violations = list(title_token_faults(len(tokens.title_ids), index, self.info))
+        if violations:
+            raise InvalidRequestError(violations)
         return PreparedPassage(
             index=index,
             passage=passage,
             offsets=offsets,
             sentences=sentences,
-            token_starts=first_visible,
+            token_starts=tokens.starts,
             token_ends=tokens.ends,
-            token_sentences=token_sentences,
+            token_sentences=tokens.sentences,
             protected=query.patterns.mask(passage.text, sentences, index),
             windows=packing.encode_windows(
                 query.token_ids,
-                title_ids,
+                tokens.title_ids,
                 tokens.ids,
-                token_sentences,
-                cls_id=self.tokenizer.cls_id,
-                sep_id=self.tokenizer.sep_id,
+                tokens.sentences,
+                template=self._template,
                 window_tokens=self.info.window_tokens,
             ),
             coarse=coarse,
             unknown_token_count=int(
-                np.count_nonzero((tokens.ids == self.tokenizer.unk_id) & (token_sentences >= 0))
+                np.count_nonzero((tokens.ids == self.tokenizer.unk_id) & (tokens.sentences >= 0))
             ),
         )
 
@@ -193,7 +201,11 @@ class Engine:
         self, query: PreparedQuery, prepared: PreparedPassage, outputs: Sequence[WindowOutput]
     ) -> PrunedPassage:
         """The passage's result from the outputs of ``prepared.windows``, in their order."""
-        return assemble_passage(query, prepared, outputs, self.info.score_source)
+        result = assemble_passage(query, prepared, outputs, self.info.score_source)
+        if result.error == NOT_FINITE:
+            with self._counting:
+                self._not_finite_count += 1
+        return result
 
     def failed(
         self, prepared_or_index: PreparedPassage | int, passage: Passage, error: PassageError
@@ -245,21 +257,6 @@ class Engine:
             for passage in prepared
         )
         return (WarningCode.UNSUPPORTED_SCRIPT,) if unsupported else ()
-
-    def _title_ids(self, index: int, title: str) -> NDArray[np.int64]:
-        title_ids = self.tokenizer.encode(title).ids
-        limit = packing.max_title_tokens(self.info.window_tokens)
-        if len(title_ids) > limit:
-            raise InvalidRequestError(
-                [
-                    FieldViolation(
-                        f"passages[{index}].title",
-                        f"has {len(title_ids)} tokens, the limit of this model is {limit}",
-                        "TOO_LONG",
-                    )
-                ]
-            )
-        return title_ids
 
     def _split(
         self, passage: Passage, offsets: OffsetMap, language: str

@@ -25,7 +25,8 @@ _REASONS = tuple(KeepReason)
 class SentenceScores:
     """Pooled token probabilities by sentence.
 
-    probability: float64 [sentences], the mean p of the sentence's tokens; NaN when unscored.
+    probability: float64 [sentences], the mean p of the sentence's tokens, or the mean over its
+        pieces of their means; NaN when unscored.
     vote_share: float64 [sentences], the share of its tokens with p > threshold; NaN likewise.
     scored: bool [sentences], false for a sentence without tokens.
     """
@@ -48,10 +49,13 @@ def pool(
     token_sentences: NDArray[np.int64],
     sentence_count: int,
     threshold: float,
+    pieces: NDArray[np.int64] | None = None,
 ) -> SentenceScores:
     """Pool token probabilities by sentence, whatever windows the tokens were scored in.
 
     probabilities: float32 [tokens]. token_sentences: int64 [tokens], -1 for no sentence.
+    pieces: int64 [tokens], the window of each token; given, the probability of a sentence is
+    the mean over its windows of the mean over its tokens there, else over all its tokens.
     Comparisons and sums are in double precision, so that ``p > t`` means the numbers reported.
     """
     owned = token_sentences >= 0
@@ -62,14 +66,36 @@ def pool(
     votes = np.bincount(sentence, weights=p > threshold, minlength=sentence_count)
     scored = counts > 0
     divisor = np.where(scored, counts, 1)
+    mean = sums / divisor if pieces is None else _mean_of_pieces(p, sentence, pieces[owned], scored)
     return SentenceScores(
-        probability=np.where(scored, sums / divisor, np.nan),
+        probability=np.where(scored, mean, np.nan),
         vote_share=np.where(scored, votes / divisor, np.nan),
         scored=scored,
     )
 
 
-def passes(rule: KeepRule, scores: SentenceScores, threshold: float) -> NDArray[np.bool_]:
+def unscored(sentence_count: int) -> SentenceScores:
+    """The scores of a model that scores no sentences."""
+    none = np.full(sentence_count, np.nan)
+    return SentenceScores(none, none, np.zeros(sentence_count, dtype=np.bool_))
+
+
+def _mean_of_pieces(
+    p: NDArray[np.float64],
+    sentence: NDArray[np.int64],
+    piece: NDArray[np.int64],
+    scored: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    """Mean over pieces of the mean over tokens: float64 [sentences], 0 where unscored."""
+    pairs, index = np.unique(np.stack([sentence, piece]), axis=1, return_inverse=True)
+    index = index.reshape(-1)  # [tokens]
+    means = np.bincount(index, weights=p) / np.bincount(index)  # [sentence-piece pairs]
+    count = len(scored)
+    sums = np.bincount(pairs[0], weights=means, minlength=count)
+    return sums / np.maximum(np.bincount(pairs[0], minlength=count), 1)
+
+
+def passes(rule: KeepRule | None, scores: SentenceScores, threshold: float) -> NDArray[np.bool_]:
     """Which sentences the keep rule keeps: bool [sentences]; never an unscored one.
 
     threshold: in [0, 1]. 0 keeps every scored sentence under every rule, although p may
@@ -98,7 +124,7 @@ def passes(rule: KeepRule, scores: SentenceScores, threshold: float) -> NDArray[
 def decide(
     scores: SentenceScores,
     *,
-    rule: KeepRule,
+    rule: KeepRule | None,
     threshold: float,
     always_select_title: bool,
     min_sentences: int,
@@ -107,6 +133,7 @@ def decide(
 ) -> Decision:
     """Apply all rules in their fixed order.
 
+    rule: ``None`` only with threshold 0, for a model that scores no sentences.
     always_select_title: keep the first sentence when the threshold kept another one.
     min_sentences: then fill up with the most probable scored ones; ties take the earlier.
     neighbor_sentences: then keep this many on each side of those kept so far.

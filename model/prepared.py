@@ -24,15 +24,18 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedWindow:
-    """One unpadded model input: ``[CLS] query [SEP] title passage-tokens [SEP]``.
+    """One unpadded model input, such as ``[CLS] query [SEP] title passage-tokens [SEP]``.
 
     input_ids, token_type_ids: int64 [token_count].
     passage_tokens: the positions of ``input_ids`` that are passage tokens (to be scored).
+    sentences: int64 [passage tokens], the sentence of each, -1 for none; only models that score
+        whole sentences look at it.
     """
 
     input_ids: IntArray
     token_type_ids: IntArray
     passage_tokens: slice
+    sentences: IntArray | None = None
 
     @property
     def token_count(self) -> int:
@@ -74,8 +77,11 @@ class Scorer(Protocol):
 class PreparedQuery:
     """A checked query with everything that all passages of the request share.
 
-    token_ids: int64 [query tokens], without special tokens, cut when ``truncated``.
-    threshold, keep_rule: what applies, defaults of the model filled in.
+    text: the query as it was sent. token_ids: int64 [query tokens] of what the model sees of
+        it, without special tokens, cut when ``truncated``.
+    threshold, keep_rule: what applies, defaults of the model filled in; 0 and ``None`` for a
+        model that cannot prune.
+    mean_of_pieces: see :class:`secateur.model.adapter.Adapter`.
     """
 
     text: str
@@ -83,8 +89,9 @@ class PreparedQuery:
     truncated: bool
     options: PruneOptions
     threshold: float
-    keep_rule: KeepRule
+    keep_rule: KeepRule | None
     patterns: ProtectedPatterns
+    mean_of_pieces: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +102,8 @@ class PreparedPassage:
     token_starts, token_ends: int64 [tokens]; a start is the first non-space character that
         the token covers.
     token_sentences: int64 [tokens], the sentence of each token; -1 for tokens that cover
-        white space only (they are model input, but never scored nor counted).
+        white space only (they are model input, but never scored nor counted). Where sentences
+        are tokenised one by one, each owns all its tokens.
     protected: bool [sentences], true where a protected pattern matches.
     windows: the passage tokens of all windows, in order, are exactly the tokens above.
     """

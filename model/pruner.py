@@ -15,14 +15,15 @@ from secateur.model.batching import (
     run_within_memory,
     token_budget_batches,
 )
+from secateur.model.calibration import Calibration
 from secateur.model.engine import EncodedWindow, Engine, PreparedPassage, PreparedQuery
 from secateur.model.highlight import highlight
 from secateur.model.prepared import WindowOutput
+from secateur.model.token_limits import check_request_tokens
 from secateur.model.validation import validate, validate_highlight
 from secateur.types import (
     FragmentFormat,
     HighlightedPassages,
-    KeepRule,
     Limits,
     ModelInfo,
     ModelRef,
@@ -32,7 +33,6 @@ from secateur.types import (
     PrunedPassage,
     PruneOptions,
     RankedPassages,
-    ScoreSource,
     Timing,
 )
 
@@ -66,20 +66,35 @@ class Pruner:
         cls,
         name_or_path: str | os.PathLike[str] | None = None,
         *,
+        revision: str | None = None,
         dtype: str = "float32",
         device: str = "cpu",
         limits: Limits | None = None,
         num_threads: int | None = None,
+        calibration: str | os.PathLike[str] | None = None,
+        allow_pickle: bool = False,
     ) -> Pruner:
-        """Load a checkpoint folder; without a name the embedded model.
+        """Load a checkpoint of any family in docs/models.md; without a name the embedded one.
 
+        name_or_path: a folder, or a hub id ``owner/name`` (also ``owner/name@revision``).
+        revision: branch, tag or commit of a hub id.
         dtype: "float32" or "bfloat16". device: a torch device name. limits: bounds on requests.
         num_threads: torch's threads for the whole process; ``None`` leaves them alone.
-        Raises CheckpointError for a folder that cannot be loaded, ValueError for a bad argument.
+        calibration: file of ``secateur calibrate`` with the default threshold and keep rule.
+        allow_pickle: also read weights in pickles, tensors only; never needed for safetensors.
+        Raises CheckpointError for what cannot be loaded, ValueError for a bad argument or a
+        calibration of other weights.
         """
         return cls(
             load_engine(
-                name_or_path, dtype=dtype, device=device, limits=limits, num_threads=num_threads
+                name_or_path,
+                revision=revision,
+                dtype=dtype,
+                device=device,
+                limits=limits,
+                num_threads=num_threads,
+                calibration=calibration,
+                allow_pickle=allow_pickle,
             )
         )
 
@@ -97,7 +112,7 @@ class Pruner:
         """
         texts = _as_passages(passages)
         options = options or PruneOptions()
-        validate(query, texts, options, self.info.limits, self.info)
+        self._validate(query, texts, options)
         return self._rerank_and_prune(query, texts, options)
 
     def highlight(
@@ -119,7 +134,7 @@ class Pruner:
         options = options or PruneOptions()
         _all_at_once(
             lambda: validate_highlight(options, pre_tag, post_tag, fragment_format),
-            lambda: validate(query, texts, options, self.info.limits, self.info),
+            lambda: self._validate(query, texts, options),
         )
         ranked = self._rerank_and_prune(query, texts, options)
         return HighlightedPassages(
@@ -145,12 +160,26 @@ class Pruner:
             timing=ranked.timing,
         )
 
+    def _validate(self, query: str, passages: Sequence[Passage], options: PruneOptions) -> None:
+        engine = self.engine
+        validate(
+            query,
+            passages,
+            options,
+            self.info.limits,
+            self.info,
+            engine.count_tokens,
+            engine.count_query_tokens,
+        )
+
     def _rerank_and_prune(
         self, query: str, passages: Sequence[Passage], options: PruneOptions
     ) -> RankedPassages:
         started = time.perf_counter()
         prepared_query = self.engine.prepare_query(query, options)
         prepared = self.engine.prepare_passages(prepared_query, passages)
+        input_tokens = sum(passage.input_token_count for passage in prepared)
+        check_request_tokens(input_tokens, len(prepared), self.info.limits)
         tokenized = time.perf_counter()
         outputs = self._run([window for passage in prepared for window in passage.windows])
         inferred = time.perf_counter()
@@ -209,46 +238,32 @@ class Pruner:
 def load_engine(
     name_or_path: str | os.PathLike[str] | None = None,
     *,
+    revision: str | None = None,
     dtype: str = "float32",
     device: str = "cpu",
     limits: Limits | None = None,
     num_threads: int | None = None,
+    calibration: str | os.PathLike[str] | None = None,
+    allow_pickle: bool = False,
 ) -> Engine:
-    """The engine of a checkpoint folder; see :meth:`Pruner.load`."""
+    """The engine of a checkpoint; see :meth:`Pruner.load`."""
     import torch  # heavy, and a Pruner on a given engine does without
 
-    from secateur.model.checkpoint import load_checkpoint
-    from secateur.model.scorer import TorchScorer
-    from secateur.model.splitter import SentenceSplitter
-    from secateur.model.tokenization import FastTokenizer
-    from secateur.model.windows import max_query_tokens
+    from secateur.model.checkpoints.load import load_checkpoint
+    from secateur.model.checkpoints.serve import engine_of
+    from secateur.model.scorer import check_dtype
 
+    check_dtype(dtype)
+    calibrated = None if calibration is None else Calibration.load(calibration)
     if num_threads is not None:
         if num_threads < 1:
             raise ValueError(f"num_threads is {num_threads}, must be at least 1")
         torch.set_num_threads(num_threads)
-    checkpoint = load_checkpoint(name_or_path)
-    settings = checkpoint.settings
-    tokenizer = FastTokenizer(checkpoint.tokenizer)
-    scorer = TorchScorer(checkpoint.model, dtype=dtype, device=device, pad_id=tokenizer.pad_id)
-    info = ModelInfo(
-        id=settings.id,
-        revision=settings.revision,
-        family=settings.family,
-        dtype=dtype,
-        device=str(scorer.device),
-        can_rerank=True,
-        can_prune=True,
-        score_source=ScoreSource.PASSAGE_HEAD,
-        languages=settings.languages,
-        window_tokens=settings.window_tokens,
-        max_query_tokens=max_query_tokens(settings.window_tokens),
-        default_threshold=settings.default_threshold,
-        default_keep_rule=settings.default_keep_rule,
-        keep_rules=(KeepRule.MEAN_PROBABILITY, KeepRule.TOKEN_VOTE, KeepRule.MAJORITY),
-        limits=limits or Limits(),
-    )
-    return Engine(tokenizer, scorer, SentenceSplitter(), info)
+    checkpoint = load_checkpoint(name_or_path, revision=revision, allow_pickle=allow_pickle)
+    engine = engine_of(checkpoint, dtype=dtype, device=device, limits=limits or Limits())
+    if calibrated is not None:
+        engine.info = calibrated.apply(engine.info)
+    return engine
 
 
 def _as_passages(passages: Sequence[Passage | str]) -> tuple[Passage, ...]:

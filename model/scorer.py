@@ -6,35 +6,40 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
 
+from secateur.errors import InvariantError
 from secateur.model.prepared import EncodedWindow, WindowOutput
+from secateur.model.two_heads import TwoHeadModel
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-"""Arithmetic of the weights and hidden states, by its public name."""
+"""Arithmetic of the encoder's weights and hidden states, by its public name."""
 
 
 class TorchScorer:
-    """Scores windows with a two-head model in one padded forward pass.
+    """Scores windows with a model of one or two heads in one padded forward pass.
 
-    model: ``forward(input_ids, attention_mask, token_type_ids)``, each int64 [B, L], returns
-        ``(score_logits [B], token_logits [B, L, 2])``; class 1 of a token means keep.
-    Activations are in float32 whatever the dtype: a bfloat16 sigmoid is 1.0 from logit 6.5.
-    Not thread-safe: one thread at a time.
+    dtype: of the encoder. Heads and activations stay in float32 whatever it is: a bfloat16
+        sigmoid is 1.0 from logit 6.5.
+    Not thread-safe: one thread at a time. Raises ValueError for another dtype.
     """
 
     def __init__(
-        self, model: nn.Module, *, dtype: str = "float32", device: str = "cpu", pad_id: int = 0
+        self, model: TwoHeadModel, *, dtype: str = "float32", device: str = "cpu", pad_id: int = 0
     ) -> None:
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype {dtype!r} is unknown; use one of {', '.join(DTYPES)}")
+        check_dtype(dtype)
         self.dtype = dtype
         self.device = torch.device(device)
         self._pad_id = pad_id
-        self._model = model.to(device=self.device, dtype=DTYPES[dtype]).eval()
+        self._model = model.to(self.device).eval()
+        for parameter in model.encoder.parameters():  # buffers hold positions: they stay exact
+            parameter.data = parameter.data.to(DTYPES[dtype])
 
     def run(self, windows: Sequence[EncodedWindow]) -> list[WindowOutput]:
-        """Score the windows, in order. Raises MemoryError when the device's memory is too small."""
+        """Score the windows, in order. Raises MemoryError when the device's memory is too small.
+
+        A token whose logits are not finite has the probability NaN.
+        """
         if not windows:
             return []
         shape = (len(windows), max(window.token_count for window in windows))
@@ -47,30 +52,52 @@ class TorchScorer:
             token_type_ids[row, : window.token_count] = window.token_type_ids
             attention_mask[row, : window.token_count] = 1
             passage_mask[row, window.passage_tokens] = True
+        inputs = [input_ids, attention_mask, token_type_ids]
+        if self._model.pools_sentences:
+            inputs.append(_sentences(windows, shape))
         try:
-            logits, keep = self._forward(input_ids, attention_mask, token_type_ids, passage_mask)
+            logits, keep = self._forward(inputs, passage_mask)
         except torch.OutOfMemoryError as error:
             raise MemoryError("the batch does not fit into the device's memory") from error
         borders = np.cumsum(passage_mask.sum(axis=1))[:-1]
-        return [
-            WindowOutput(float(logit), probabilities)
-            for logit, probabilities in zip(logits, np.split(keep, borders), strict=True)
-        ]
+        kept = [None] * len(windows) if keep is None else np.split(keep, borders)
+        scores = [None] * len(windows) if logits is None else logits.tolist()
+        return [WindowOutput(score, part) for score, part in zip(scores, kept, strict=True)]
 
     @torch.inference_mode()
     def _forward(
-        self,
-        input_ids: np.ndarray,
-        attention_mask: np.ndarray,
-        token_type_ids: np.ndarray,
-        passage_mask: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, inputs: Sequence[NDArray[np.int64]], passage_mask: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
         """Float32 relevance logits [B], and keep probabilities of all passage tokens [N]."""
         score_logits, token_logits = self._model(
-            torch.from_numpy(input_ids).to(self.device),
-            torch.from_numpy(attention_mask).to(self.device),
-            torch.from_numpy(token_type_ids).to(self.device),
+            *(torch.from_numpy(array).to(self.device) for array in inputs)
         )  # [B], [B, L, 2]
-        passage_logits = token_logits[torch.from_numpy(passage_mask).to(self.device)]  # [N, 2]
-        keep = passage_logits.float().softmax(dim=-1)[:, 1]  # [N]
-        return score_logits.float().cpu().numpy(), keep.cpu().numpy()
+        scores = None if score_logits is None else score_logits.float().cpu().numpy()
+        if token_logits is None:
+            return scores, None
+        logits = token_logits[torch.from_numpy(passage_mask).to(self.device)].float()  # [N, 2]
+        keep = logits.softmax(dim=-1)[:, 1]  # [N]
+        # The softmax of (-inf, 0) would be a clean 1.0.
+        keep = torch.where(logits.isfinite().all(dim=-1), keep, torch.nan)
+        return scores, keep.cpu().numpy()
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise ValueError for a dtype that is not served."""
+    if dtype == "float16":
+        raise ValueError(
+            "dtype 'float16' is not served: its largest number, 65,504, is less than what "
+            f"DeBERTa's attention can add up to; use one of {', '.join(DTYPES)}"
+        )
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype!r} is unknown; use one of {', '.join(DTYPES)}")
+
+
+def _sentences(windows: Sequence[EncodedWindow], shape: tuple[int, int]) -> NDArray[np.int64]:
+    """The sentence of each passage token, -1 elsewhere: int64 [B, L]."""
+    sentences = np.full(shape, -1, dtype=np.int64)
+    for row, window in enumerate(windows):
+        if window.sentences is None:
+            raise InvariantError("a window without its sentences; this is a bug")
+        sentences[row, window.passage_tokens] = window.sentences
+    return sentences

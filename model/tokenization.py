@@ -10,6 +10,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from secateur.errors import CheckpointError, InvariantError
+from secateur.model.adapter import PairTemplate
 
 # str.isspace() as a sorted table, so that a whole text is classified in one call.
 _WHITE_SPACE = np.array([c for c in range(0x3001) if chr(c).isspace()], dtype=np.uint32)
@@ -80,6 +81,18 @@ class FastTokenizer:
         self.sep_id = _required_id(tokenizer, _SEP_NAMES)
         self.pad_id = _required_id(tokenizer, _PAD_NAMES)
         self.unk_id = _find_id(tokenizer, _UNK_NAMES)
+
+    def stock_pair(self) -> PairTemplate | None:
+        """What the file's own post-processor puts around a pair; ``None`` when it separates
+        nothing.
+        """
+        encoding = self._tokenizer.encode("a", "a")
+        sequences = np.array([-1 if s is None else s for s in encoding.sequence_ids])
+        first, second = np.flatnonzero(sequences == 0), np.flatnonzero(sequences == 1)
+        if not len(first) or not len(second) or second[0] - first[-1] < 2:
+            return None
+        ids = tuple(encoding.ids)
+        return PairTemplate(ids[: first[0]], ids[first[-1] + 1 : second[0]], ids[second[-1] + 1 :])
 
     def encode(self, text: str) -> TokenizedText:
         """Tokenise a text whole; offsets count its code points."""

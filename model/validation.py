@@ -1,15 +1,13 @@
 """Checks of a whole request before any work; all faults are reported at once.
 
-What only the tokenizer can tell (token limits of query and title) is checked while preparing.
+Token limits of query and titles are among them, with a tokenizer at hand. What only the windows
+can tell, the tokens of the whole request, is checked between preparing and the model.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from enum import StrEnum
-from numbers import Integral, Real
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from secateur.errors import (
     FieldViolation,
@@ -17,9 +15,11 @@ from secateur.errors import (
     NotImplementedOptionError,
     UnsupportedByModelError,
 )
+from secateur.model.checks import count_faults, enum_faults, share_faults, text_faults
 from secateur.model.offsets import OffsetMap
 from secateur.model.protect import compile_patterns
 from secateur.model.splitter import SentenceSplitter
+from secateur.model.token_limits import query_token_faults, title_token_faults
 from secateur.types import (
     FragmentFormat,
     KeepRule,
@@ -31,7 +31,6 @@ from secateur.types import (
     ResultOrder,
 )
 
-INT32_MAX = 2**31 - 1
 MAX_TAG_CHARACTERS = 256
 """Largest ``pre_tag`` and ``post_tag`` of a highlight request: they repeat with every span."""
 
@@ -48,19 +47,28 @@ def validate(
     options: PruneOptions,
     limits: Limits,
     info: ModelInfo,
+    count_tokens: Callable[[str], int] | None = None,
+    count_query_tokens: Callable[[str], int] | None = None,
 ) -> None:
-    """Check a request.
+    """Check a request; with ``count_tokens`` also the tokens of query and titles.
 
+    count_query_tokens: for models that see another form of the query than was sent.
     Raises InvalidRequestError with every violation; if there is none, then
     UnsupportedByModelError or NotImplementedOptionError for the first option that this model
     or this version cannot serve.
     """
+    # Tokenising titles without number would be work.
+    count_title_tokens = count_tokens if len(passages) <= limits.max_passages else None
     _raise_if_any(
         [
-            *_query(query, limits),
+            *_query(query, options, limits, info, count_query_tokens or count_tokens),
             *_options(options, limits),
             *_passage_list(query, passages, limits),
-            *(v for i, p in enumerate(passages) for v in _passage(p, i, options, limits)),
+            *(
+                v
+                for i, p in enumerate(passages)
+                for v in _passage(p, i, options, limits, info, count_title_tokens)
+            ),
         ]
     )
     _require_support(options, info)
@@ -72,9 +80,16 @@ def validate_options(options: PruneOptions, info: ModelInfo, limits: Limits) -> 
     _require_support(options, info)
 
 
-def validate_passage(passage: Passage, index: int, options: PruneOptions, limits: Limits) -> None:
+def validate_passage(
+    passage: Passage,
+    index: int,
+    options: PruneOptions,
+    limits: Limits,
+    info: ModelInfo,
+    count_tokens: Callable[[str], int] | None = None,
+) -> None:
     """The part of :func:`validate` that looks at one passage."""
-    _raise_if_any(_passage(passage, index, options, limits))
+    _raise_if_any(_passage(passage, index, options, limits, info, count_tokens))
 
 
 def validate_highlight(
@@ -82,9 +97,9 @@ def validate_highlight(
 ) -> None:
     """What only a highlight request has. Raises InvalidRequestError with every violation."""
     violations = [
-        *_text("pre_tag", pre_tag, MAX_TAG_CHARACTERS),
-        *_text("post_tag", post_tag, MAX_TAG_CHARACTERS),
-        *_enum("fragment_format", fragment_format, FragmentFormat),
+        *text_faults("pre_tag", pre_tag, MAX_TAG_CHARACTERS),
+        *text_faults("post_tag", post_tag, MAX_TAG_CHARACTERS),
+        *enum_faults("fragment_format", fragment_format, FragmentFormat),
     ]
     violations.extend(
         FieldViolation(f"options.{name}", "has no place in a highlight answer; leave it unset")
@@ -112,9 +127,7 @@ def _raise_if_any(violations: Iterable[FieldViolation]) -> None:
 
 def _require_support(options: PruneOptions, info: ModelInfo) -> None:
     if not info.can_prune:
-        raise UnsupportedByModelError(
-            "model", f"{info.id} scores whole passages only and cannot prune; load another model"
-        )
+        _require_ranking_only(options, info)
     rule = options.keep_rule
     if rule is not None and rule not in info.keep_rules:
         raise UnsupportedByModelError(
@@ -126,22 +139,45 @@ def _require_support(options: PruneOptions, info: ModelInfo) -> None:
         raise NotImplementedOptionError("options.max_context_tokens")
 
 
-def _query(query: str, limits: Limits) -> Iterator[FieldViolation]:
-    faults = list(_text("query", query, limits.max_query_characters))
-    yield from faults
+def _require_ranking_only(options: PruneOptions, info: ModelInfo) -> None:
+    """A model that scores no sentences serves only who says that all are to be kept."""
+    cannot = f"{info.id} scores whole passages only and cannot prune"
+    if options.keep_rule is not None:
+        raise UnsupportedByModelError("options.keep_rule", f"{cannot}; leave it unset")
+    if options.include_tokens:
+        raise UnsupportedByModelError("options.include_tokens", f"{cannot}; leave it unset")
+    if options.threshold != 0:
+        raise UnsupportedByModelError(
+            "options.threshold",
+            f"{cannot}; set it to 0 to rank passages and keep all their sentences, or load "
+            "another model",
+        )
+
+
+def _query(
+    query: str,
+    options: PruneOptions,
+    limits: Limits,
+    info: ModelInfo,
+    count_tokens: Callable[[str], int] | None,
+) -> Iterator[FieldViolation]:
+    faults = list(text_faults("query", query, limits.max_query_characters))
     if not faults and is_blank_query(query):
-        yield FieldViolation("query", "is blank; it must hold visible text", "BLANK")
+        faults = [FieldViolation("query", "is blank; it must hold visible text", "BLANK")]
+    yield from faults
+    if not faults and count_tokens is not None:
+        yield from query_token_faults(count_tokens(query), options, info)
 
 
 def _options(options: PruneOptions, limits: Limits) -> Iterator[FieldViolation]:
-    yield from _share("options.threshold", options.threshold)
-    yield from _share("options.min_relevance_score", options.min_relevance_score)
+    yield from share_faults("options.threshold", options.threshold)
+    yield from share_faults("options.min_relevance_score", options.min_relevance_score)
     for name in ("top_k", "min_sentences", "neighbor_sentences", "max_context_tokens"):
-        yield from _count(f"options.{name}", getattr(options, name))
+        yield from count_faults(f"options.{name}", getattr(options, name))
     if options.keep_rule is not None:
-        yield from _enum("options.keep_rule", options.keep_rule, KeepRule)
-    yield from _enum("options.order", options.order, ResultOrder)
-    yield from _enum("options.offset_unit", options.offset_unit, OffsetUnit)
+        yield from enum_faults("options.keep_rule", options.keep_rule, KeepRule)
+    yield from enum_faults("options.order", options.order, ResultOrder)
+    yield from enum_faults("options.offset_unit", options.offset_unit, OffsetUnit)
     if options.language and options.language not in SentenceSplitter.languages:
         yield FieldViolation(
             "options.language",
@@ -163,12 +199,13 @@ def _patterns(patterns: Sequence[str], limits: Limits) -> Iterator[FieldViolatio
             "options.protected_patterns",
             f"has {len(patterns)} patterns, the limit is {limits.max_protected_patterns}",
             "TOO_MANY",
+            limits.max_protected_patterns,
         )
         return
     faulty = False
     for i, pattern in enumerate(patterns):
         path = f"options.protected_patterns[{i}]"
-        faults = list(_text(path, pattern, limits.max_protected_pattern_characters))
+        faults = list(text_faults(path, pattern, limits.max_protected_pattern_characters))
         if not faults and not pattern:
             faults = [FieldViolation(path, "is empty; an empty pattern protects nothing", "BLANK")]
         faulty = faulty or bool(faults)
@@ -188,6 +225,7 @@ def _passage_list(
             "passages",
             f"has {len(passages)} passages, the limit is {limits.max_passages}",
             "TOO_MANY",
+            limits.max_passages,
         )
     characters = len(query) + sum(len(p.text) + len(p.title) + len(p.id) for p in passages)
     if characters > limits.max_request_characters:
@@ -196,19 +234,28 @@ def _passage_list(
             f"the request has {characters} characters, the limit is "
             f"{limits.max_request_characters}",
             "TOO_LONG",
+            limits.max_request_characters,
         )
 
 
 def _passage(
-    passage: Passage, index: int, options: PruneOptions, limits: Limits
+    passage: Passage,
+    index: int,
+    options: PruneOptions,
+    limits: Limits,
+    info: ModelInfo,
+    count_tokens: Callable[[str], int] | None,
 ) -> Iterator[FieldViolation]:
     path = f"passages[{index}]"
-    text_faults = list(_text(f"{path}.text", passage.text, limits.max_passage_characters))
-    yield from text_faults
-    yield from _text(f"{path}.title", passage.title, limits.max_title_characters)
-    yield from _text(f"{path}.id", passage.id, limits.max_id_characters)
-    unit_is_known = not list(_enum("", options.offset_unit, OffsetUnit))
-    if passage.sentences and not text_faults and unit_is_known:
+    faulty_text = list(text_faults(f"{path}.text", passage.text, limits.max_passage_characters))
+    yield from faulty_text
+    title_faults = list(text_faults(f"{path}.title", passage.title, limits.max_title_characters))
+    if not title_faults and passage.title and count_tokens is not None:
+        title_faults = list(title_token_faults(count_tokens(passage.title), index, info))
+    yield from title_faults
+    yield from text_faults(f"{path}.id", passage.id, limits.max_id_characters)
+    unit_is_known = not list(enum_faults("", options.offset_unit, OffsetUnit))
+    if passage.sentences and not faulty_text and unit_is_known:
         yield from _sentences(passage, path, OffsetUnit(options.offset_unit))
 
 
@@ -256,51 +303,4 @@ def _sentences(passage: Passage, path: str, unit: OffsetUnit) -> Iterator[FieldV
             f"{path}.sentences[{len(passage.sentences) - 1}]",
             "only white space may lie after the last sentence, but there is text",
             "GAP",
-        )
-
-
-def _text(path: str, value: object, limit: int) -> Iterator[FieldViolation]:
-    if not isinstance(value, str):
-        yield FieldViolation(path, f"must be text, not {type(value).__name__}", "WRONG_TYPE")
-        return
-    if len(value) > limit:
-        yield FieldViolation(path, f"has {len(value)} characters, the limit is {limit}", "TOO_LONG")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        yield FieldViolation(
-            path,
-            f"has a lone surrogate (U+{ord(value[error.start]):04X}) at code point "
-            f"{error.start}; send valid Unicode",
-            "INVALID_UNICODE",
-        )
-
-
-def _share(path: str, value: Any) -> Iterator[FieldViolation]:
-    if value is None:
-        return
-    if not _is_number(value, Real):
-        yield FieldViolation(path, f"must be a number, not {type(value).__name__}", "WRONG_TYPE")
-    elif not 0 <= value <= 1:  # also false for NaN
-        yield FieldViolation(path, f"is {value}, must be from 0 to 1", "OUT_OF_RANGE")
-
-
-def _count(path: str, value: Any) -> Iterator[FieldViolation]:
-    if not _is_number(value, Integral):
-        yield FieldViolation(
-            path, f"must be a whole number, not {type(value).__name__}", "WRONG_TYPE"
-        )
-    elif not 0 <= value <= INT32_MAX:
-        yield FieldViolation(path, f"is {value}, must be from 0 to {INT32_MAX}", "OUT_OF_RANGE")
-
-
-def _is_number(value: object, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _enum(path: str, value: object, kind: type[StrEnum]) -> Iterator[FieldViolation]:
-    known = [member.value for member in kind]
-    if value not in known:
-        yield FieldViolation(
-            path, f"{value!r} is not a known value; use one of {', '.join(known)}", "UNKNOWN_VALUE"
         )

@@ -8,15 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secateur.errors import InvariantError
+from secateur.model.adapter import PairTemplate
 from secateur.model.prepared import EncodedWindow
 
 SPECIAL_TOKENS = 3
 """``[CLS] query [SEP] title passage [SEP]``"""
 
 
-def max_query_tokens(window_tokens: int) -> int:
+def max_query_tokens(window_tokens: int, special_tokens: int = SPECIAL_TOKENS) -> int:
     """The most query tokens: leaves the passage (with its title) at least half of the window."""
-    return (window_tokens - SPECIAL_TOKENS) // 2
+    return (window_tokens - special_tokens) // 2
 
 
 def max_title_tokens(window_tokens: int) -> int:
@@ -77,23 +78,24 @@ def encode_windows(
     passage_ids: NDArray[np.int64],
     token_sentences: NDArray[np.int64],
     *,
-    cls_id: int,
-    sep_id: int,
+    template: PairTemplate,
     window_tokens: int,
 ) -> tuple[EncodedWindow, ...]:
     """The model inputs of one passage; none when it has no tokens.
 
-    Each is ``[CLS] query [SEP] title passage-tokens [SEP]`` of at most ``window_tokens``;
-    token types are 0 up to and including the first ``[SEP]``, 1 after it.
+    Each is the template filled with the query, the title and passage tokens, at most
+    ``window_tokens`` long.
     """
-    capacity = window_tokens - SPECIAL_TOKENS - len(query_ids) - len(title_ids)
-    head = np.concatenate([[cls_id], query_ids, [sep_id], title_ids]).astype(np.int64)
-    first_type_count = len(query_ids) + 2
+    capacity = window_tokens - template.special_tokens - len(query_ids) - len(title_ids)
+    first = np.concatenate([template.head, query_ids, template.middle])
+    head = np.concatenate([first, title_ids]).astype(np.int64)
     windows = []
     for start, end in pack(token_sentences, capacity):
-        input_ids = np.concatenate([head, passage_ids[start:end], [sep_id]]).astype(np.int64)
+        input_ids = np.concatenate([head, passage_ids[start:end], template.tail]).astype(np.int64)
         token_type_ids = np.ones(len(input_ids), dtype=np.int64)
-        token_type_ids[:first_type_count] = 0
+        token_type_ids[: len(first)] = 0
         passage_tokens = slice(len(head), len(head) + end - start)
-        windows.append(EncodedWindow(input_ids, token_type_ids, passage_tokens))
+        windows.append(
+            EncodedWindow(input_ids, token_type_ids, passage_tokens, token_sentences[start:end])
+        )
     return tuple(windows)

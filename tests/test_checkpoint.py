@@ -1,4 +1,4 @@
-"""Checkpoint folders load by their key layout, or say what was expected and found."""
+"""Checkpoint folders: files, shapes and settings, or what is wrong with them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_thread import one_thread  # noqa: F401 - a fixture
 from safetensors.torch import load_file, save_file
 from tiny import tiny_provence
+from tokenizers import Tokenizer
 
 from secateur import CheckpointError, KeepRule
-from secateur.model.checkpoint import load_checkpoint
+from secateur.model.checkpoints.load import load_checkpoint
 from secateur.model.pruner import Pruner
 
 IDS = torch.tensor([[2, 4, 6, 3, 7, 8, 9, 3]])
@@ -30,6 +32,13 @@ def _edit_config(folder: Path, **values: object) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
+def _bigger_tokenizer(folder: Path) -> None:
+    file = folder / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.add_tokens(["seven", "eight"])
+    tokenizer.save(str(file))
+
+
 @pytest.mark.parametrize("prefix", ["", "model.", "module."])
 @pytest.mark.parametrize("overrides", [{}, {"position_biased_input": True, "type_vocab_size": 2}])
 def test_provence_layout_loads_with_the_same_logits(
@@ -41,8 +50,7 @@ def test_provence_layout_loads_with_the_same_logits(
     mask, types = torch.ones_like(IDS), torch.zeros_like(IDS)
     with torch.inference_mode():
         ours, theirs = checkpoint.model(IDS, mask, types), model(IDS, mask, types)
-    assert torch.equal(ours[0], theirs[0])
-    assert torch.equal(ours[1], theirs[1])
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     settings = checkpoint.settings
     assert (settings.default_threshold, settings.default_keep_rule) == (0.1, KeepRule.TOKEN_VOTE)
     assert settings.window_tokens == 64
@@ -59,7 +67,9 @@ def test_sharded_weights_load(tmp_path: Path) -> None:
         save_file({key: state[key] for key in part}, tmp_path / name)
         weight_map |= dict.fromkeys(part, name)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    assert load_checkpoint(tmp_path).model.num_parameters() > 0
+    loaded = load_checkpoint(tmp_path).model.state_dict()
+    assert torch.equal(loaded["token.weight"], state["token_classifier.weight"])
+    assert len(loaded) == len(state)
 
 
 def test_float16_weights_run_in_float32(tmp_path: Path) -> None:
@@ -84,11 +94,21 @@ def test_pruner_runs_any_such_checkpoint(tmp_path: Path) -> None:
     [
         (lambda f: (f / "config.json").unlink(), "config.json"),
         (lambda f: (f / "config.json").write_text("{"), "not JSON"),
-        (lambda f: (f / "config.json").write_text("[]"), "model_type is None"),
-        (lambda f: _edit_config(f, model_type="bert"), "model_type is 'bert'"),
-        (lambda f: (f / "model.safetensors").unlink(), "only safetensors"),
+        (lambda f: (f / "config.json").write_text("[]"), "expected an object, found list"),
+        (lambda f: _edit_config(f, hidden_size="many"), "not a deberta-v2 config"),
+        (
+            lambda f: _edit_config(f, model_type="bert"),
+            "model_type 'bert', but the keys deberta.* are those of 'deberta-v2'",
+        ),
+        (lambda f: (f / "model.safetensors").unlink(), "model.safetensors: no such file"),
         (lambda f: (f / "model.safetensors").write_bytes(b"pickle"), "not a safetensors file"),
-        (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json"),
+        (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json: no such file"),
+        (
+            lambda f: (f / "tokenizer.json").rename(f / "spm.model"),
+            "found spm.model: save the tokenizer with transformers' fast class",
+        ),
+        (lambda f: _edit_config(f, vocab_size=8), "shapes: deberta.embeddings.word_embeddings"),
+        (_bigger_tokenizer, "tokens, the model only"),
         (lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer.json"),
         (
             lambda f: _rewrite(f, lambda s: {k: v for k, v in s.items() if "token_cl" not in k}),
@@ -102,7 +122,18 @@ def test_pruner_runs_any_such_checkpoint(tmp_path: Path) -> None:
         (lambda f: _edit_config(f, secateur={"window_tokens": 65}), "must be in [16, 64]"),
         (lambda f: _edit_config(f, secateur={"default_threshold": 1.5}), "must be in [0, 1]"),
         (lambda f: _edit_config(f, secateur={"default_keep_rule": "loud"}), "'loud'"),
+        (
+            lambda f: _edit_config(f, secateur={"default_keep_rule": "sentence_head"}),
+            "provence has",
+        ),
+        (lambda f: _edit_config(f, secateur={"window_tokens": "64"}), "window_tokens is '64'"),
+        (lambda f: _edit_config(f, secateur={"default_threshold": "low"}), "must be a number"),
         (lambda f: _edit_config(f, secateur={"treshold": 0.1}), "treshold"),
+        (lambda f: _edit_config(f, secateur=["x"]), '"secateur" must be an object'),
+        (
+            lambda f: _edit_config(f, secateur={"family": "provance"}),
+            "must be one of secateur, pro",
+        ),
     ],
 )
 def test_a_broken_folder_names_what_is_wrong(

@@ -3,65 +3,131 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from secateur.errors import InvariantError
 from secateur.model.engine import EncodedWindow
 from secateur.model.scorer import TorchScorer
+from secateur.model.two_heads import TwoHeadModel
 
 
-class TinyModel(nn.Module):
-    """Score: the sum of the ids that the mask shows, in hundredths; token logits: (0, id)."""
+class TinyEncoder(nn.Module):
+    """Hidden states (0, id)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
-        self.seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.seen: list[tuple[Tensor, Tensor, Tensor | None]] = []
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
-    ) -> tuple[Tensor, Tensor]:
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> SimpleNamespace:
         assert not torch.is_grad_enabled()
         self.seen.append((input_ids, attention_mask, token_type_ids))
         ids = input_ids.to(self.weight.dtype) * self.weight
-        score = (ids * attention_mask).sum(dim=1) / 100
-        return score, torch.stack([torch.zeros_like(ids), ids], dim=-1)
+        return SimpleNamespace(last_hidden_state=torch.stack([torch.zeros_like(ids), ids], -1))
 
 
-def window(passage: Sequence[int], query: Sequence[int] = (7,)) -> EncodedWindow:
+class SumScore(nn.Module):
+    """The sum of the ids that the mask shows, in hundredths, times a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
+        return (hidden[:, :, 1] * attention_mask * self.weight).sum(dim=1) / 100
+
+
+def tiny_model(**changes: Any) -> TwoHeadModel:
+    """Token logits are the hidden states: (0, id)."""
+    token = nn.Linear(2, 2, bias=False)
+    nn.init.eye_(token.weight)
+    parts: dict[str, Any] = {"encoder": TinyEncoder(), "score": SumScore(), "token": token}
+    return TwoHeadModel(**{**parts, "token_types": True, **changes})
+
+
+def encoder_of(model: TwoHeadModel) -> TinyEncoder:
+    assert isinstance(model.encoder, TinyEncoder)
+    return model.encoder
+
+
+def window(
+    passage: Sequence[int], query: Sequence[int] = (7,), sentences: np.ndarray | None = None
+) -> EncodedWindow:
     ids = np.array([2, *query, 3, *passage, 3], dtype=np.int64)
     types = np.array([0] * (len(query) + 2) + [1] * (len(passage) + 1), dtype=np.int64)
-    return EncodedWindow(ids, types, slice(len(query) + 2, len(query) + 2 + len(passage)))
+    place = slice(len(query) + 2, len(query) + 2 + len(passage))
+    return EncodedWindow(ids, types, place, sentences)
 
 
 def test_one_padded_pass() -> None:
     """Rows are padded with the pad id and masked; types continue as 0."""
-    model = TinyModel()
+    model = tiny_model()
     TorchScorer(model, pad_id=9).run([window([4, 5, 6]), window([8])])
-    ((ids, mask, types),) = model.seen
+    ((ids, mask, types),) = encoder_of(model).seen
     assert ids.tolist() == [[2, 7, 3, 4, 5, 6, 3], [2, 7, 3, 8, 3, 9, 9]]
     assert mask.tolist() == [[1] * 7, [1] * 5 + [0] * 2]
+    assert types is not None
     assert types.tolist() == [[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0]]
+
+
+def test_an_encoder_without_types_gets_none() -> None:
+    """XLM-R has one type embedding: a 1 would be out of its range."""
+    model = tiny_model(token_types=False)
+    TorchScorer(model).run([window([4])])
+    assert encoder_of(model).seen[0][2] is None
 
 
 def test_outputs() -> None:
     """Raw logit, and the second class's softmax of the passage tokens alone."""
-    first, second = TorchScorer(TinyModel()).run([window([0, 1, 2]), window([3])])
+    first, second = TorchScorer(tiny_model()).run([window([0, 1, 2]), window([3])])
     assert first.relevance_logit == pytest.approx(0.18)
     assert first.keep_probabilities is not None
     assert first.keep_probabilities.dtype == np.float32
     assert first.keep_probabilities.tolist() == pytest.approx([0.5, 0.731059, 0.880797], abs=1e-6)
     assert second.keep_probabilities is not None
     assert second.keep_probabilities.tolist() == pytest.approx([0.952574], abs=1e-6)
-    assert TorchScorer(TinyModel()).run([]) == []
+    assert TorchScorer(tiny_model()).run([]) == []
+
+
+def test_heads_that_are_missing() -> None:
+    """A plain reranker has no probabilities, a sentence highlighter no score."""
+    (plain,) = TorchScorer(tiny_model(token=None)).run([window([1, 2])])
+    assert plain.keep_probabilities is None
+    assert plain.relevance_logit == pytest.approx(0.18)
+    (bare,) = TorchScorer(tiny_model(score=None)).run([window([1, 2])])
+    assert bare.relevance_logit is None
+    assert bare.keep_probabilities is not None
+
+
+def test_sentences_are_scored_by_their_mean_vector() -> None:
+    """Every token has its sentence's probability: sigmoid(2), sigmoid(5); a space's is 0.5."""
+    scorer = TorchScorer(tiny_model(pools_sentences=True))
+    given = [
+        window([1, 3, 0, 5], sentences=np.array([4, 4, -1, 5])),
+        window([2], sentences=np.array([0])),
+        window([9], sentences=np.array([-1])),
+    ]
+    found = [output.keep_probabilities for output in scorer.run(given)]
+    assert [None if p is None else p.tolist() for p in found] == [
+        pytest.approx([0.880797, 0.880797, 0.5, 0.993307], abs=1e-6),
+        pytest.approx([0.880797], abs=1e-6),
+        [0.5],
+    ]
+    with pytest.raises(InvariantError, match="this is a bug"):
+        scorer.run([window([1])])
 
 
 def test_batched_equals_single() -> None:
     """F12: alone, together, reversed, the same numbers to the last bit of this model."""
-    scorer = TorchScorer(TinyModel())
+    scorer = TorchScorer(tiny_model())
     batch = [window(list(range(n))) for n in (3, 40, 300)]
     alone = [scorer.run([w])[0] for w in batch]
     together = scorer.run(batch)
@@ -72,28 +138,48 @@ def test_batched_equals_single() -> None:
         np.testing.assert_array_equal(a.keep_probabilities, c.keep_probabilities)
 
 
-def test_bfloat16_activations_are_float32() -> None:
-    """F16: bfloat16's softmax gives exactly 1.0 from a logit of 6.5."""
-    model = TinyModel()
+def test_bfloat16_is_for_the_encoder_alone() -> None:
+    """F16: bfloat16's softmax is exactly 1.0 from a logit of 6.5; its heads round scores."""
+    model = tiny_model()
     (output,) = TorchScorer(model, dtype="bfloat16").run([window([7, 8])])
-    assert model.weight.dtype == torch.bfloat16
+    assert {p.dtype for p in model.encoder.parameters()} == {torch.bfloat16}
+    heads = [p for name, p in model.named_parameters() if not name.startswith("encoder.")]
+    assert len(heads) == 2
+    assert {p.dtype for p in heads} == {torch.float32}
+    assert output.relevance_logit == pytest.approx(0.3, abs=1e-7)  # bfloat16: 0.30078125
     assert output.keep_probabilities is not None
     first, second = output.keep_probabilities.tolist()
     assert 0.999 < first < second < 1.0
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_logits_that_are_not_finite_give_no_probability(value: float) -> None:
+    """The softmax of (-inf, 0) is a clean 1.0: it would be kept, and look sure."""
+    model = tiny_model()
+    assert isinstance(model.token, nn.Linear)
+    with torch.no_grad():
+        model.token.weight[0, 0] = value
+    (output,) = TorchScorer(model).run([window([1, 2])])
+    assert output.keep_probabilities is not None
+    assert np.isnan(output.keep_probabilities).all()
+
+
 def test_unknown_dtypes_are_refused() -> None:
-    """float16 overflows on this CPU; int8 has not landed."""
-    with pytest.raises(ValueError, match="'float16' is unknown; use one of float32, bfloat16"):
-        TorchScorer(TinyModel(), dtype="float16")
+    """float16 overflows in DeBERTa, with results that are not finite."""
+    with pytest.raises(ValueError, match=r"65,504.*use one of float32, bfloat16"):
+        TorchScorer(tiny_model(), dtype="float16")
+    with pytest.raises(ValueError, match="'int4' is unknown; use one of float32, bfloat16"):
+        TorchScorer(tiny_model(), dtype="int4")
 
 
 def test_out_of_memory_is_memory_error() -> None:
     """Only this step knows torch's own error; the batcher retries on MemoryError."""
 
-    class Greedy(TinyModel):
-        def forward(self, *args: Tensor, **kwargs: Tensor) -> tuple[Tensor, Tensor]:
+    class Greedy(TinyEncoder):
+        def forward(  # type: ignore[override]
+            self, *args: Tensor, **kwargs: Tensor
+        ) -> SimpleNamespace:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(MemoryError):
-        TorchScorer(Greedy()).run([window([1])])
+        TorchScorer(tiny_model(encoder=Greedy())).run([window([1])])

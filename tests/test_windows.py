@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secateur.errors import InvariantError
+from secateur.model.adapter import PairTemplate
 from secateur.model.windows import (
     encode_windows,
     max_query_tokens,
@@ -78,8 +79,7 @@ def test_layout_of_a_window() -> None:
         np.array([21]),
         np.array([31, 32, 33]),
         owners(2, 1),
-        cls_id=2,
-        sep_id=3,
+        template=PairTemplate(head=(2,), middle=(3,), tail=(3,)),
         window_tokens=8,
     )
     assert [window.input_ids.tolist() for window in windows] == [
@@ -91,6 +91,23 @@ def test_layout_of_a_window() -> None:
     assert [window.token_count for window in windows] == [8, 7]
     assert [window.passage_token_count for window in windows] == [2, 1]
     assert windows[0].input_ids.dtype == windows[0].token_type_ids.dtype == np.int64
+    assert [w.sentences.tolist() for w in windows if w.sentences is not None] == [[0, 0], [1]]
+
+
+def test_other_templates() -> None:
+    """XLM-R's stock pair has two separators, which take their room and are of the first type."""
+    template = PairTemplate(head=(0,), middle=(2, 2), tail=(2,))
+    (window,) = encode_windows(
+        np.array([11]),
+        np.array([21]),
+        np.array([31, 32]),
+        owners(2),
+        template=template,
+        window_tokens=8,
+    )
+    assert window.input_ids.tolist() == [0, 11, 2, 2, 21, 31, 32, 2]
+    assert window.token_type_ids.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert max_query_tokens(64, template.special_tokens) == 30
 
 
 @pytest.mark.parametrize("window_tokens", [7, 64, 512, 8192])
