@@ -10,13 +10,23 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, Self
 
-from secateur.errors import InvariantError, OverloadedError, UnavailableError
+from secateur.errors import (
+    DeadlineExceededError,
+    InvariantError,
+    OverloadedError,
+    UnavailableError,
+)
 from secateur.model.prepared import EncodedWindow, WindowOutput
 from secateur.server.errors import internal_error_id, passage_error_of
+from secateur.server.metrics import Metrics
+from secateur.server.speed import Speed
 from secateur.server.window_queue import Entry, Outcome, QueuedCall, WindowGroup, WindowQueue
 from secateur.types import PassageError
 
 logger = logging.getLogger(__name__)
+
+THREADS: Final = "secateur-"
+"""What the names of the server's threads begin with."""
 
 OUT_OF_MEMORY: Final = PassageError(
     "RESOURCE_EXHAUSTED", "the model ran out of memory on this passage alone"
@@ -25,7 +35,6 @@ OUT_OF_MEMORY: Final = PassageError(
 _DEFAULT_RETRY_SECONDS: Final = 1.0
 _SHORTEST_RETRY_SECONDS: Final = 0.1
 _LONGEST_RETRY_SECONDS: Final = 30.0
-_NEWEST_SHARE: Final = 0.2  # of the newest batch in the running mean of the speed
 
 
 class BatchedCall(QueuedCall):
@@ -51,13 +60,14 @@ class BatchedCall(QueuedCall):
 
         A passage without windows has its outcome at once. A future raises
         DeadlineExceededError or UnavailableError when the whole call fails.
-        Raises OverloadedError when the queue is full and this call has nothing in it yet (an
-        admitted call keeps its place: it bounds itself), UnavailableError when the worker is
-        dead.
+        Raises UnavailableError when the worker is dead and, for a call that has not been let in
+        yet (later it keeps its place and bounds itself), what ``Batcher.admit`` raises.
         """
         tokens = sum(window.token_count for windows in groups for window in windows)
         if tokens:
-            self._batcher.admit(tokens, admitted=self._admitted)
+            self._batcher.check_alive()
+            if not self._admitted:
+                self._batcher.admit(tokens, self.deadline)
             self._admitted = True
         loop = asyncio.get_running_loop()
         queued = []
@@ -106,7 +116,7 @@ class Batcher:
         later calls fail with UnavailableError and ``on_death`` is called once.
     max_queue_tokens: above it ``submit`` refuses new calls. One call counts for at most half of
         it, so that a giant call neither is refused for ever nor keeps all others out.
-    clock: seconds; deadlines are on it.
+    metrics: told of every batch and of what waits. clock: seconds; deadlines are on it.
     """
 
     def __init__(
@@ -117,6 +127,7 @@ class Batcher:
         max_batch_windows: int,
         max_queue_tokens: int,
         on_death: Callable[[], None] = lambda: None,
+        metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
@@ -126,11 +137,12 @@ class Batcher:
         )
         self._max_queue_tokens = max_queue_tokens
         self._on_death = on_death
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="secateur-model")
+        self._metrics = metrics or Metrics()
+        self._speed = Speed(full_tokens=max_batch_tokens // 2)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{THREADS}model")
         self._wake = asyncio.Event()
         self._running: list[Entry] = []
         self._closed: UnavailableError | None = None
-        self._tokens_per_second = 0.0
         self._worker: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -157,44 +169,85 @@ class Batcher:
         """Waiting tokens, with no call counted above half of the queue."""
         return sum(min(call.tokens, self._share) for call in self._queue)
 
-    def check_room(self) -> None:
-        """Refuse early, before any work: raises as ``submit`` surely would."""
-        self.admit(1, admitted=False)
-
-    def admit(self, tokens: int, *, admitted: bool) -> None:
-        """Raise OverloadedError or UnavailableError when these tokens cannot be queued now."""
+    def check_alive(self) -> None:
+        """Raise UnavailableError when the worker is dead or closed."""
         if self._closed is not None:
             raise self._closed
+
+    def has_room(self, tokens: int) -> bool:
+        """Whether so many tokens of a new call may wait, too; any may, where none waits."""
         waiting = self.queued_tokens
-        if not admitted and waiting and waiting + min(tokens, self._share) > self._max_queue_tokens:
+        return not waiting or waiting + min(tokens, self._share) <= self._max_queue_tokens
+
+    def check_room(self, deadline: float | None = None) -> None:
+        """Refuse early, before any work: raises as ``submit`` surely would."""
+        self.check_alive()
+        self.admit(1, deadline)
+
+    def admit(self, tokens: int, deadline: float | None) -> None:
+        """Refuse a new call that there is no room or no time for; nothing of it has run then.
+
+        Raises OverloadedError when the queue is full, or when what runs before this call leaves
+        it too little time; DeadlineExceededError when its tokens alone take longer than it has.
+        Time is judged by the measured speed only, and not at all while there is none.
+        """
+        if not self.has_room(tokens):
+            waiting = self.queued_tokens
             raise OverloadedError(
                 f"the queue is full: {waiting} of {self._max_queue_tokens} tokens are waiting",
                 retry_after_seconds=self._retry_after(waiting),
+                limit=self._max_queue_tokens,
+            )
+        if deadline is None:
+            return
+        now = self.clock()
+        before = self._queue.tokens_before(tokens)
+        alone = self._speed.seconds_for(tokens, now)
+        queued = self._speed.seconds_for(before + tokens, now)
+        if alone is None or queued is None:
+            return
+        left = deadline - now
+        if alone > left:
+            raise DeadlineExceededError(
+                f"{tokens} tokens take at least {alone:.2g} s, the deadline leaves {left:.2g} s"
+            )
+        if queued > left:
+            raise OverloadedError(
+                f"with {before} tokens to run before it, this call takes at least {queued:.2g} s; "
+                f"the deadline leaves {left:.2g} s",
+                retry_after_seconds=self._retry_after(before),
             )
 
     def enqueue(self, call: QueuedCall, groups: Sequence[WindowGroup]) -> None:
         """Put an admitted call's windows in line."""
         self._queue.put(call, groups)
         self._wake.set()
+        self._tell_queue()
 
     def forget(self, call: QueuedCall) -> None:
         """Drop what a call has waiting."""
         self._queue.remove(call)
+        self._tell_queue()
 
     @property
     def _share(self) -> int:
         return max(1, self._max_queue_tokens // 2)
 
     def _retry_after(self, waiting: int) -> float:
-        if not self._tokens_per_second:
+        """Seconds until about half of the waiting tokens have run."""
+        seconds = self._speed.seconds_for(waiting // 2, self.clock())
+        if seconds is None:
             return _DEFAULT_RETRY_SECONDS
-        seconds = waiting / self._tokens_per_second / 2
         return min(max(seconds, _SHORTEST_RETRY_SECONDS), _LONGEST_RETRY_SECONDS)
+
+    def _tell_queue(self) -> None:
+        self._metrics.queue(tokens=self._queue.tokens, windows=self._queue.windows)
 
     async def _work(self) -> None:
         try:
             while True:
                 batch = self._queue.take_batch(self.clock())
+                self._tell_queue()
                 if batch:
                     await self._run_batch(batch)
                 else:
@@ -211,7 +264,12 @@ class Batcher:
         """Run a batch; where it fails, its halves, first half first."""
         parts = [batch]
         while parts:
-            part = [entry for entry in parts.pop() if entry.wanted]
+            now = self.clock()
+            part = [
+                entry
+                for entry in parts.pop()
+                if entry.wanted and not self._queue.drop_late(entry.call, now)
+            ]
             if not part:
                 continue
             self._running = [*part, *(entry for rest in parts for entry in rest)]
@@ -241,10 +299,9 @@ class Batcher:
                 call.inference_seconds += seconds
         if len(outputs) != len(windows):
             raise InvariantError("a forward pass lost a window; this is a bug")
-        if seconds > 0:
-            speed = sum(window.token_count for window in windows) / seconds
-            newest = _NEWEST_SHARE if self._tokens_per_second else 1.0
-            self._tokens_per_second += newest * (speed - self._tokens_per_second)
+        lengths = [window.token_count for window in windows]
+        self._speed.measured(sum(lengths), seconds, started + seconds)
+        self._metrics.batch(lengths, seconds)
         return outputs
 
     def _fail_all(self, error: UnavailableError) -> None:

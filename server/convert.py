@@ -212,7 +212,12 @@ def pruned_passage(result: types.PrunedPassage) -> pb.PrunedPassage:
 
 
 def model_info(
-    info: types.ModelInfo, *, max_request_bytes: int, max_response_bytes: int
+    info: types.ModelInfo,
+    *,
+    max_request_bytes: int,
+    max_response_bytes: int,
+    max_concurrent_calls: int,
+    max_queue_tokens: int,
 ) -> pb.GetModelInfoResponse:
     """What the loaded model is, and the limits in force."""
     limits = {item.name: getattr(info.limits, item.name) for item in fields(types.Limits)}
@@ -229,11 +234,13 @@ def model_info(
         window_tokens=info.window_tokens,
         max_query_tokens=info.max_query_tokens,
         default_threshold=info.default_threshold,
-        default_keep_rule=_number(info.default_keep_rule),
+        default_keep_rule=_optional_number(info.default_keep_rule),
         keep_rules=[_number(rule) for rule in info.keep_rules],
         limits=pb.Limits(**limits),
         max_request_bytes=max_request_bytes,
         max_response_bytes=max_response_bytes,
+        max_concurrent_calls=max_concurrent_calls,
+        max_queue_tokens=max_queue_tokens,
     )
 
 
@@ -251,12 +258,16 @@ def _number(member: StrEnum) -> Any:  # each proto enum is its own type to the t
     return to_number(member)
 
 
+def _optional_number(member: StrEnum | None) -> Any:
+    return 0 if member is None else to_number(member)
+
+
 def _envelope(ranked: types.RankedPassages) -> dict[str, Any]:
     """The fields that all three answers share."""
     timing, usage, model = ranked.timing, ranked.usage, ranked.model
     return {
         "applied_threshold": ranked.applied_threshold,
-        "applied_keep_rule": _number(ranked.applied_keep_rule),
+        "applied_keep_rule": _optional_number(ranked.applied_keep_rule),
         "score_source": _number(ranked.score_source),
         "omitted_passage_count": ranked.omitted_passage_count,
         "query_truncated": ranked.query_truncated,

@@ -17,6 +17,7 @@ from grpc_status import rpc_status
 
 from secateur.errors import (
     CheckpointError,
+    CollectionNotFoundError,
     DeadlineExceededError,
     FieldViolation,
     InvalidRequestError,
@@ -25,7 +26,9 @@ from secateur.errors import (
     NotImplementedOptionError,
     OverloadedError,
     SecateurError,
+    UnauthenticatedError,
     UnavailableError,
+    UnsupportedByMilvusError,
     UnsupportedByModelError,
 )
 from secateur.types import PassageError
@@ -48,20 +51,27 @@ _MAX_PASSAGE_MESSAGE_CHARACTERS: Final = 2_000
 
 
 class MessageTooLargeError(SecateurError):
-    """A request or response message is over the configured size; it cannot pass by waiting."""
+    """A request or response message is over ``limit`` bytes; it cannot pass by waiting."""
 
     reason = "MESSAGE_TOO_LARGE"
+
+    def __init__(self, message: str, *, limit: int) -> None:
+        self.limit = limit
+        super().__init__(message)
 
 
 CODES: Final[Mapping[type[SecateurError], grpc.StatusCode]] = MappingProxyType(
     {
         InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
         UnsupportedByModelError: grpc.StatusCode.FAILED_PRECONDITION,
+        UnsupportedByMilvusError: grpc.StatusCode.FAILED_PRECONDITION,
+        CollectionNotFoundError: grpc.StatusCode.NOT_FOUND,
         NotImplementedOptionError: grpc.StatusCode.UNIMPLEMENTED,
         OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
         MessageTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
         DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
         UnavailableError: grpc.StatusCode.UNAVAILABLE,
+        UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
         MissingExtraError: grpc.StatusCode.FAILED_PRECONDITION,
         # Their texts speak of the inside of the server, so only the fixed sentence goes out.
         CheckpointError: grpc.StatusCode.INTERNAL,
@@ -81,11 +91,13 @@ def status_of(error: Exception) -> status_pb2.Status:
     entry says how many were left out, and ``violation_count`` has the full number.
     Not for asyncio.CancelledError, which is no ``Exception`` and must be raised on.
     """
-    code = _code_of(error)
+    code = code_of(error)
     if code is grpc.StatusCode.INTERNAL:
         return _internal(error)
-    info = error_details_pb2.ErrorInfo(reason=getattr(error, "reason", "INTERNAL"), domain=DOMAIN)
+    info = error_details_pb2.ErrorInfo(reason=reason_of(error), domain=DOMAIN)
     message = _shorten_message(str(error))
+    if isinstance(error, SecateurError) and error.limit is not None:
+        info.metadata["limit"] = str(error.limit)
     if isinstance(error, InvalidRequestError):
         info.metadata["violation_count"] = str(len(error.violations))
         info.metadata["field"] = _shorten(error.violations[0].field, _MAX_FIELD_CHARACTERS)
@@ -93,7 +105,9 @@ def status_of(error: Exception) -> status_pb2.Status:
         bare = _status(code, message, info)
         room = _METADATA_BUDGET - _size_on_wire(bare)
         return _status(code, message, info, _bad_request(error.violations, room))
-    if isinstance(error, UnsupportedByModelError | NotImplementedOptionError):
+    if isinstance(
+        error, UnsupportedByModelError | UnsupportedByMilvusError | NotImplementedOptionError
+    ):
         info.metadata["field"] = _shorten(error.field, _MAX_FIELD_CHARACTERS)
     if isinstance(error, MissingExtraError):
         info.metadata["extra"] = error.extra
@@ -104,11 +118,18 @@ def status_of(error: Exception) -> status_pb2.Status:
     return _status(code, message, info)
 
 
-def _code_of(error: Exception) -> grpc.StatusCode:
+def code_of(error: Exception) -> grpc.StatusCode:
+    """The status code of an error."""
     for ancestor in type(error).__mro__:
         if ancestor in CODES:
             return CODES[ancestor]
     return grpc.StatusCode.INTERNAL
+
+
+def reason_of(error: Exception) -> str:
+    """The reason in the ErrorInfo of an error."""
+    internal = code_of(error) is grpc.StatusCode.INTERNAL
+    return "INTERNAL" if internal else str(getattr(error, "reason", "INTERNAL"))
 
 
 def internal_error_id(error: BaseException) -> str:
@@ -120,17 +141,24 @@ def internal_error_id(error: BaseException) -> str:
 
 def passage_error_of(error: Exception) -> PassageError:
     """The error of one passage that fails alone while its call goes on."""
-    code = _code_of(error)
+    code = code_of(error)
     if code is grpc.StatusCode.INTERNAL:
         message = f"{INTERNAL_MESSAGE} under error id {internal_error_id(error)}"
         return PassageError(code.name, message)
     return PassageError(code.name, _shorten(str(error), _MAX_PASSAGE_MESSAGE_CHARACTERS))
 
 
-async def abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> NoReturn:
-    """End the call with the status of ``error``; raises grpc.aio.AbortError."""
+async def abort(
+    context: grpc.aio.ServicerContext[Any, Any],
+    error: Exception,
+    trailer: tuple[tuple[str, str], ...] = (),
+) -> NoReturn:
+    """End the call with the status of ``error``; raises grpc.aio.AbortError.
+
+    trailer: trailing metadata to go with it.
+    """
     status = rpc_status.to_status(status_of(error))
-    await context.abort(status.code, status.details, status.trailing_metadata)
+    await context.abort(status.code, status.details, (*status.trailing_metadata, *trailer))
     raise InvariantError("abort returned; this is a bug")
 
 

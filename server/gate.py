@@ -68,6 +68,7 @@ class Gate:
             raise OverloadedError(
                 f"{self._inside} calls are in work, which is the limit",
                 retry_after_seconds=_RETRY_SECONDS,
+                limit=self._max_calls,
             )
         self._inside += 1
         self._idle.clear()

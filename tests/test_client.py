@@ -265,7 +265,6 @@ def test_one_string_in_place_of_passages_is_refused(client: Client) -> None:
         {"timeout": float("nan")},
         {"max_message_bytes": 0},
         {"max_attempts": 0},
-        {"max_attempts": 6},
     ],
 )
 def test_half_specified_settings_are_refused(arguments: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import grpc
@@ -23,6 +24,7 @@ from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
 from secateur import errors, v1
+from secateur._channel import pauses
 from secateur.client import Client
 
 Code = grpc.StatusCode
@@ -73,6 +75,7 @@ def test_invalid_request_carries_all_violations(service: FakeService, client: Cl
         errors.OverloadedError("the queue is full", retry_after_seconds=1.5),
         errors.DeadlineExceededError("the deadline passed in the queue"),
         errors.UnavailableError("the server is draining"),
+        errors.UnauthenticatedError("the token is not valid"),
         errors.InvariantError("internal error"),
     ],
     ids=lambda error: type(error).__name__,
@@ -86,6 +89,7 @@ def test_error_is_the_one_raised_in_process(
         errors.OverloadedError: Code.RESOURCE_EXHAUSTED,
         errors.DeadlineExceededError: Code.DEADLINE_EXCEEDED,
         errors.UnavailableError: Code.UNAVAILABLE,
+        errors.UnauthenticatedError: Code.UNAUTHENTICATED,
         errors.InvariantError: Code.INTERNAL,
     }
     field = {"field": error.field} if hasattr(error, "field") else {}
@@ -163,6 +167,42 @@ def test_unavailable_is_retried_up_to_max_attempts(service: FakeService) -> None
     ):
         client.rerank_and_prune("q", ["a"])
     assert len(service.requests) == 2
+
+
+def test_without_a_limit_unavailable_is_retried_until_the_time_is_up(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC's own retries end after 5 tries, sooner than a server has started again."""
+    waits: list[float] = []
+    monkeypatch.setattr("secateur.client.time.sleep", waits.append)
+    service.answers["RerankAndPrune"] = _failing_first(20, Code.UNAVAILABLE)
+    with served(service) as target, Client(target, max_attempts=None) as client:
+        client.rerank_and_prune("q", ["a"])
+        assert len(service.requests) == 21
+        assert len(waits) == 20
+        service.answers["RerankAndPrune"] = _failing_first(1_000, Code.UNAVAILABLE)
+        with pytest.raises(errors.UnavailableError):
+            client.rerank_and_prune("q", ["a"], timeout=0.05)  # no pause is so short
+
+
+def test_pauses_grow_and_end() -> None:
+    growing = list(pauses(9))
+    assert len(growing) == 8
+    for pause, longest in zip(growing, (0.1, 0.2, 0.4, 0.8, 1.6, 2, 2, 2), strict=True):
+        assert longest / 2 <= pause <= longest
+    assert list(pauses(1)) == []
+    assert len(list(islice(pauses(None), 100))) == 100
+
+
+def test_a_token_goes_with_every_call_and_is_never_shown(service: FakeService) -> None:
+    with served(service) as target, Client(target, token="swordfish") as client:
+        client.rerank_and_prune("q", [])
+        assert "swordfish" not in repr(client)
+    assert service.metadata[0]["authorization"] == "Bearer swordfish"
+    for token in ("", "sword fish", "sword\nfish", "s\u00e4belfisch"):
+        with pytest.raises(ValueError, match="visible ASCII") as raised:
+            Client("localhost:1", token=token)
+        assert not token or token not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -89,3 +89,30 @@ def test_searches_that_read_to_the_end_are_bounded(monkeypatch: pytest.MonkeyPat
 def test_a_catastrophic_pattern_is_linear() -> None:
     """`(a+)+$` takes a back-tracking engine for ever; RE2 does not back-track."""
     assert mask("(a+)+$", text="a" * 20_000 + "b", sentences=np.array([(0, 20_001)])) == [False]
+
+
+def test_a_pattern_too_complex_for_a_long_text_is_refused() -> None:
+    """One search of it would take minutes, and cannot be stopped."""
+    pattern = "[ab]*a" + "[ab]{1000}" * 90 + "c"
+    assert mask(pattern, text="ab", sentences=np.array([(0, 2)])) == [False]
+    text = "ab" * 20_000
+    with pytest.raises(InvalidRequestError, match="too complex to search passages") as caught:
+        mask("x", pattern, text=text, sentences=np.array([(0, len(text))]))
+    (violation,) = caught.value.violations
+    assert (violation.field, violation.reason) == ("options.protected_patterns[1]", "TOO_COMPLEX")
+
+
+def test_patterns_of_one_request_share_a_budget_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request of many passages whose every search is slow used to take hours."""
+    clock = iter(range(1_000))
+    monkeypatch.setattr("secateur.model.protect.time.thread_time", lambda: next(clock) * 0.4)
+    patterns = compile_patterns(["x", "y"])
+    sentences = np.array([(0, 2)])
+    assert not patterns.mask("ab", sentences, 0).any()  # two searches of 0.4 s
+    assert not patterns.mask("ab", sentences, 1).any()
+    with pytest.raises(InvalidRequestError, match=r"take too long, .* passages\[2\]") as caught:
+        patterns.mask("ab", sentences, 2)
+    assert caught.value.violations[0].reason == "TOO_SLOW"
+    assert not compile_patterns(["x"]).mask("ab", sentences, 0).any()
+    longer = compile_patterns(["x"] * 6)
+    assert not longer.mask("a" * 1_000_000, sentences, 0).any()  # more text, more time

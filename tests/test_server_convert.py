@@ -165,7 +165,15 @@ def test_model_info_tells_all_limits() -> None:
         keep_rules=(types.KeepRule.TOKEN_VOTE,),
         limits=limits,
     )
-    message = convert.model_info(info, max_request_bytes=1, max_response_bytes=2)
+    message = convert.model_info(
+        info,
+        max_request_bytes=1,
+        max_response_bytes=2,
+        max_concurrent_calls=3,
+        max_queue_tokens=4,
+    )
+    assert (message.max_request_bytes, message.max_response_bytes) == (1, 2)
+    assert (message.max_concurrent_calls, message.max_queue_tokens) == (3, 4)
     assert {f.name for f in fields(limits)} == {f.name for f in message.limits.DESCRIPTOR.fields}
     for field in fields(limits):
         assert getattr(message.limits, field.name) == getattr(limits, field.name)

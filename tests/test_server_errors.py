@@ -27,16 +27,19 @@ EXAMPLES: dict[type[SecateurError], SecateurError] = {
     errors.SecateurError: errors.SecateurError("secret"),
     errors.InvalidRequestError: errors.InvalidRequestError([FieldViolation("query", "is blank")]),
     errors.UnsupportedByModelError: errors.UnsupportedByModelError("options.keep_rule", "no"),
+    errors.UnsupportedByMilvusError: errors.UnsupportedByMilvusError("mode", "needs Milvus 2.5"),
+    errors.CollectionNotFoundError: errors.CollectionNotFoundError("there is no collection c"),
     errors.NotImplementedOptionError: errors.NotImplementedOptionError(
         "options.max_context_tokens"
     ),
     errors.OverloadedError: errors.OverloadedError("full", retry_after_seconds=1.5),
     errors.DeadlineExceededError: errors.DeadlineExceededError("late"),
     errors.UnavailableError: errors.UnavailableError("starting"),
+    errors.UnauthenticatedError: errors.UnauthenticatedError("no token"),
     errors.InvariantError: errors.InvariantError("secret"),
     errors.CheckpointError: errors.CheckpointError("secret"),
     errors.MissingExtraError: errors.MissingExtraError("serve", "torch"),
-    MessageTooLargeError: MessageTooLargeError("too large"),
+    MessageTooLargeError: MessageTooLargeError("too large", limit=10),
 }
 
 

@@ -164,7 +164,7 @@ async def test_a_thousand_faults_still_reach_the_caller(server: Serving) -> None
     """Metadata above a peer's limit used to replace the whole status."""
     request = rerank_request(QUERY, [])
     for _ in range(1_000):
-        request.passages.add(text="ab", id="x" * 2_000)
+        request.passages.add(text="ab", id="x" * 1_100)
     error = await error_of(server.stub.RerankAndPrune(request, timeout=PATIENCE))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert details_of(error)["ErrorInfo"].metadata["violation_count"] == "1000"
@@ -176,6 +176,48 @@ async def test_faults_that_only_the_tokenizer_sees_come_at_once(server: Serving)
     request.passages[0].title = request.passages[2].title = "word " * 40
     error = await error_of(server.stub.RerankAndPrune(request, timeout=PATIENCE))
     assert fields_of(error) == ["passages[0].title", "passages[2].title"]
+
+
+async def test_faults_of_every_kind_come_in_one_answer(server: Serving) -> None:
+    """Tokens of query and titles used to be told in a second answer, once the rest was right."""
+    request = rerank_request("valve " * 31, [RED, RED], top_k=-1)
+    request.passages[0].title = "word " * 40
+    request.passages[1].id = "x" * 2_000
+    error = await error_of(server.stub.RerankAndPrune(request, timeout=PATIENCE))
+    assert fields_of(error) == [
+        "query",
+        "options.top_k",
+        "passages[0].title",
+        "passages[1].id",
+    ]
+    info = details_of(error)["ErrorInfo"]
+    assert (info.metadata["field"], info.metadata["limit"]) == ("query", "30")
+
+
+async def test_a_request_of_too_many_tokens_never_reaches_the_model() -> None:
+    """A hostile passage of 600,000 characters used to cost minutes of inference."""
+    async with serving(max_request_tokens=1_000) as server:
+        assert (await server.rerank(QUERY, [RED] * 52)).usage.input_tokens == 988
+        server.scorer.batches.clear()
+        error = await error_of(server.rerank(QUERY, [RED] * 53))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        (violation,) = details_of(error)["BadRequest"].field_violations
+        assert (violation.field, violation.reason) == ("passages", "TOO_MANY_TOKENS")
+        assert details_of(error)["ErrorInfo"].metadata["limit"] == "1000"
+        assert server.scorer.batches == []
+    async with serving() as server:
+        error = await error_of(server.rerank(QUERY, ["n. " * 200_000]))
+        assert fields_of(error) == ["passages[0].text"]
+
+
+async def test_the_operator_may_lower_the_query_limit() -> None:
+    async with serving(max_query_tokens=3) as server:
+        error = await error_of(server.rerank(QUERY, [RED]))
+        assert fields_of(error) == ["query"]
+        assert "4 tokens, the limit of this model is 3" in str(error.details())
+    async with serving(max_query_tokens=500) as server:
+        info = await server.stub.GetModelInfo(pb.GetModelInfoRequest(), timeout=PATIENCE)
+        assert info.max_query_tokens == 30  # the model's own
 
 
 async def test_a_long_query_is_refused_or_cut(server: Serving) -> None:
@@ -327,11 +369,11 @@ async def test_too_many_calls_are_refused() -> None:
 
 async def test_messages_above_the_grpc_default_pass(server: Serving) -> None:
     """F18: gRPC's own limit is 4 MB."""
-    texts = ["Valve. " + "A" * 900_000] * 6
-    answer = await server.rerank(QUERY, texts)
-    assert len(answer.results) == 6
-    big = await server.rerank(QUERY, ["valve " * 50_000] * 4, include_tokens=True)
-    assert big.ByteSize() > 4 << 20
+    texts = ["Valve. " + "\u7d42" * 490_000] * 3
+    assert rerank_request(QUERY, texts).ByteSize() > 4 << 20
+    answer = await server.rerank(QUERY, texts, threshold=0.0)
+    assert [result.pruned_text for result in answer.results] == texts
+    assert answer.ByteSize() > 4 << 20
 
 
 async def test_a_request_over_the_size_limit_is_told_kindly() -> None:
@@ -461,10 +503,17 @@ async def test_highlight_refuses_what_it_cannot_answer(server: Serving) -> None:
 
 
 async def test_model_info() -> None:
-    async with serving(max_passages=5, max_send_message_bytes=123_456) as server:
+    async with serving(
+        max_passages=5,
+        max_send_message_bytes=123_456,
+        max_request_tokens=1_077,
+        max_concurrent_calls=8,
+        max_queue_tokens=999,
+    ) as server:
         info = await server.stub.GetModelInfo(pb.GetModelInfoRequest(), timeout=PATIENCE)
         assert (info.id, info.window_tokens, info.default_threshold) == ("fake", 64, 0.1)
-        assert info.limits.max_passages == 5
-        assert (info.max_request_bytes, info.max_response_bytes) == (64 << 20, 123_456)
+        assert (info.limits.max_passages, info.limits.max_request_tokens) == (5, 1_077)
+        assert (info.max_concurrent_calls, info.max_queue_tokens) == (8, 999)
+        assert (info.max_request_bytes, info.max_response_bytes) == (16 << 20, 123_456)
         error = await error_of(server.rerank(QUERY, [RED] * 6))
         assert fields_of(error) == ["passages"]

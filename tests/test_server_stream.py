@@ -202,6 +202,36 @@ async def test_the_server_stops_reading_when_answers_are_outstanding() -> None:
         assert max(len(part) for part in scorer.batches) <= 3
 
 
+async def test_the_server_stops_reading_when_too_many_tokens_wait() -> None:
+    """Passages of any length count alike, but a stream of long ones must not fill the memory."""
+    async with serving(max_request_tokens=1_000) as server:
+        scorer = server.scorer
+        scorer.gate = threading.Event()
+        call = server.stub.RerankAndPruneStream(timeout=PATIENCE)
+        await call.write(start())
+        for _ in range(8):
+            await call.write(batch("Tea. " * 130))  # 260 tokens, 295 with 5 queries
+        await asyncio.to_thread(scorer.started.wait, PATIENCE)
+        for _ in range(3):
+            await asyncio.wait_for(server.enqueued.get(), PATIENCE)
+        for _ in range(5):
+            await server.health()  # rounds of the loop in which the server could read on
+        assert server.enqueued.empty()
+        scorer.gate.set()
+        await call.done_writing()
+        results, _ = split([response async for response in call])
+        assert len(results) == 8
+
+
+async def test_a_passage_of_too_many_tokens_fails_alone() -> None:
+    async with serving(max_request_tokens=1_000) as server:
+        results, summary = await talk(server, start(), batch(RED), batch("Tea. " * 600))
+        by_index = {result.index: result for result in results}
+        assert "passages[1].text: takes" in by_index[1].error.message
+        assert not by_index[0].HasField("error")
+        assert [line.index for line in summary.ranking] == [0, 1]
+
+
 async def test_answers_come_before_the_stream_ends(server: Serving) -> None:
     call = server.stub.RerankAndPruneStream(timeout=PATIENCE)
     await call.write(start())

@@ -318,7 +318,7 @@ def test_violations_come_before_missing_support() -> None:
 def test_parts_for_streams() -> None:
     """A stream checks its start and each passage on its own, with the stream's index."""
     with pytest.raises(InvalidRequestError, match=r"passages\[70000\]\.title"):
-        validate_passage(Passage("a", title="x" * 2_001), 70_000, PruneOptions(), LIMITS)
+        validate_passage(Passage("a", title="x" * 2_001), 70_000, PruneOptions(), LIMITS, INFO)
     with pytest.raises(InvalidRequestError, match="top_k"):
         validate_options(PruneOptions(top_k=-1), INFO, LIMITS)
 

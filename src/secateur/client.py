@@ -9,8 +9,8 @@ can stand in for the other. Needs the base install only.
 
 from __future__ import annotations
 
-import json
 import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -18,9 +18,11 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from secateur import _convert, _defaults, v1
+from secateur._channel import bearer, channel_options, open_channel, pauses
 from secateur._client_stream import RequestStream
 from secateur._proto_enums import to_number
 from secateur._rpc_errors import error_from_rpc
+from secateur._tls import Tls
 from secateur.errors import FieldViolation, InvalidRequestError, UnavailableError
 from secateur.types import (
     FragmentFormat,
@@ -34,11 +36,7 @@ from secateur.types import (
 )
 
 DEFAULT_MAX_MESSAGE_BYTES = 64 << 20
-DEFAULT_MAX_ATTEMPTS = 4
 STREAM_BATCH_PASSAGES = 16
-
-SERVICE = v1.rerank_prune_pb2.DESCRIPTOR.services_by_name["RerankPruneService"].full_name
-"""Full name of the gRPC service."""
 
 _DEFAULT_OPTIONS = PruneOptions()
 
@@ -51,16 +49,21 @@ class Client:
         method takes its own to override it.
     max_message_bytes: largest message either way, > 0. A larger request is refused before it is
         sent; the server has its own limits.
-    max_attempts: tries of a call that fails with UNAVAILABLE, 1 (no retry) to 5. Nothing else
-        is retried.
-    credentials: of the channel, such as ``grpc.ssl_channel_credentials()``; ``None`` is plain
-        text.
-    metadata: (key, value) pairs sent with every call, such as an authorization header.
+    max_attempts: tries of a call that fails with UNAVAILABLE, >= 1, with pauses that grow from
+        0.1 to 2 s; ``None`` is as many as its timeout allows, which outlasts a server's restart.
+        A stream is tried up to 5 times, and only while it has had no answer. Nothing else is
+        tried again.
+    tls: how to trust the server, and what to show it; ``None`` is plain text.
+    token: sent with every call as ``authorization: Bearer TOKEN``. In plain text everyone on
+        the way can read it.
+    credentials: of the channel, in place of ``tls``, for what that has no words for.
+    metadata: (key, value) pairs sent with every call.
 
+    Raises ValueError for arguments outside these ranges and TLS files that cannot be read.
     Every method raises the errors of ``secateur.errors``: InvalidRequestError with all
     violations, UnsupportedByModelError, NotImplementedOptionError, OverloadedError,
     DeadlineExceededError, UnavailableError (the server cannot be reached, or is not ready),
-    InvariantError; SecateurError for any other status.
+    UnauthenticatedError, InvariantError; SecateurError for any other status.
     """
 
     def __init__(
@@ -69,24 +72,23 @@ class Client:
         *,
         timeout: float = _defaults.TIMEOUT_SECONDS,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
-        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        max_attempts: int | None = _defaults.MAX_ATTEMPTS,
+        tls: Tls | None = None,
+        token: str | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Sequence[tuple[str, str | bytes]] = (),
     ) -> None:
         if max_message_bytes < 1:
             raise ValueError(f"max_message_bytes must be at least 1, not {max_message_bytes}")
-        if not 1 <= max_attempts <= 5:
-            raise ValueError(f"max_attempts must be 1 to 5, not {max_attempts}")
+        if max_attempts is not None and max_attempts < 1:
+            raise ValueError(f"max_attempts must be at least 1, not {max_attempts}")
         self.target = target
         self._timeout = _checked_timeout(timeout)
         self._max_message_bytes = max_message_bytes
-        self._metadata = tuple(metadata)
+        self._max_attempts = max_attempts
+        self._metadata = (*metadata, *([] if token is None else [bearer(token)]))
         options = channel_options(max_message_bytes, max_attempts)
-        self._channel = (
-            grpc.insecure_channel(target, options)
-            if credentials is None
-            else grpc.secure_channel(target, credentials, options)
-        )
+        self._channel = open_channel(target, options, tls=tls, credentials=credentials)
         self._stub = v1.RerankPruneServiceStub(self._channel)
 
     def rerank_and_prune(
@@ -206,7 +208,7 @@ class Client:
         self.close()
 
     def _call(self, method: Any, request: Any, timeout: float | None) -> Any:
-        """One unary call: size check, deadline, metadata, and errors as ours."""
+        """One unary call: size check, deadline, metadata, further tries, and errors as ours."""
         size = request.ByteSize()
         if size > self._max_message_bytes:
             description = (
@@ -214,10 +216,18 @@ class Client:
                 f"{self._max_message_bytes:,}; send fewer passages, or use the stream"
             )
             raise InvalidRequestError([FieldViolation("passages", description, _TOO_LARGE)])
-        try:
-            return method(request, timeout=self._seconds(timeout), metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error, target=self.target) from error
+        left = self._seconds(timeout)
+        until = time.monotonic() + left
+        waits = pauses(self._max_attempts)
+        while True:
+            try:
+                return method(request, timeout=left, metadata=self._metadata)
+            except grpc.RpcError as error:
+                pause = next(waits, math.inf) if _is_unavailable(error) else math.inf
+                left = until - time.monotonic() - pause
+                if left <= 0:
+                    raise error_from_rpc(error, target=self.target) from error
+            time.sleep(pause)
 
     def _stream(
         self, requests: RequestStream, seconds: float
@@ -245,27 +255,8 @@ class Client:
 _TOO_LARGE = "MESSAGE_TOO_LARGE"
 
 
-def channel_options(max_message_bytes: int, max_attempts: int) -> list[tuple[str, Any]]:
-    """gRPC channel arguments: size limits both ways, retries on UNAVAILABLE, quick reconnect."""
-    method: dict[str, Any] = {"name": [{"service": SERVICE}]}
-    if max_attempts > 1:
-        method["retryPolicy"] = {
-            "maxAttempts": max_attempts,
-            "initialBackoff": "0.1s",
-            "maxBackoff": "2s",
-            "backoffMultiplier": 2,
-            "retryableStatusCodes": ["UNAVAILABLE"],
-        }
-    return [
-        ("grpc.max_send_message_length", max_message_bytes),
-        ("grpc.max_receive_message_length", max_message_bytes),
-        ("grpc.enable_retries", int(max_attempts > 1)),
-        ("grpc.service_config", json.dumps({"methodConfig": [method]})),
-        # A server that is just starting is found soon, not after gRPC's first whole second.
-        ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 5_000),
-    ]
+def _is_unavailable(error: grpc.RpcError) -> bool:
+    return isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def _checked_timeout(seconds: float) -> float:
