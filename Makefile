@@ -3,7 +3,7 @@
 #   make install PIP_ARGS='--extra-index-url https://download.pytorch.org/whl/cpu'
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format proto proto-lint typing bench clean
+.PHONY: help install demo demo-search test check format proto proto-lint typing bench soak chaos audit clean
 
 CANDIDATES := python3 python3.11 python3.12 python3.13 python3.14
 PYTHON ?= $(firstword $(foreach p,$(CANDIDATES),$(shell \
@@ -22,11 +22,14 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) \
-		-c constraints.txt -e '.[train,bench,dev]'
+		-c constraints.txt -e '.[milvus,embed,train,bench,dev]'
 	@touch $@
 
 demo: $(STAMP) ## Start a server with the embedded model and prune real passages through it.
 	@$(BIN)/secateur demo
+
+demo-search: $(STAMP) ## Index a small corpus in milvus-lite and ask it three questions.
+	@$(BIN)/python examples/search_demo.py
 
 test: $(STAMP) ## Run the tests.
 	$(BIN)/python -m pytest
@@ -56,6 +59,16 @@ typing: ## Show the folders as one package to type checkers and editors (.typing
 
 bench: $(STAMP) ## Measure speed: make bench ARGS='--data FILE'.
 	$(BIN)/python benchmarks/speed.py $(ARGS)
+
+soak: $(STAMP) ## Put mixed load on a real server for long: make soak ARGS='--minutes 20'.
+	$(BIN)/python benchmarks/soak.py $(ARGS)
+
+chaos: $(STAMP) ## Kill a server under load, again and again: make chaos ARGS='--kills 5'.
+	$(BIN)/python benchmarks/chaos.py $(ARGS)
+
+audit: $(STAMP) ## Look up known vulnerabilities of the pinned dependencies (needs the network).
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip-audit
+	$(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip
 
 clean: ## Remove everything that the commands above made.
 	rm -rf $(VENV) .typing build dist *.egg-info .*_cache .hypothesis

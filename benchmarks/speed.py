@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file, save_file
 
-from secateur.model.checkpoint import resolve
+from secateur.model.checkpoints.source import resolve
 from secateur.model.pruner import Pruner
 from secateur.training.data import read_rows
 
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     workload: Workload = [(row["query"], list(row["passages"])) for row in rows]
     pruner = Pruner.load()
     with tempfile.TemporaryDirectory() as folder:
-        encoder = load_cross_encoder(resolve(None), Path(folder))
+        encoder = load_cross_encoder(resolve().folder, Path(folder))
 
         def predict(query: str, texts: list[str], size: int) -> object:
             pairs = [(query, text) for text in texts]

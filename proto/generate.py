@@ -1,4 +1,4 @@
-"""Generates the stubs of ``secateur.v1`` from the .proto files beside this script.
+"""Generates the stubs of every package from the .proto files beside this script.
 
 Usage: python proto/generate.py [FOLDER]     FOLDER defaults to src/ of this checkout.
        python proto/generate.py --image FILE  writes a descriptor set (for ``buf lint``) instead.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.rpc import status_pb2
 from grpc_tools import protoc
 
@@ -18,10 +19,13 @@ PROTO = Path(__file__).resolve().parent
 SOURCES = sorted(path.relative_to(PROTO).as_posix() for path in PROTO.rglob("*.proto"))
 INCLUDES = (PROTO, Path(status_pb2.__file__).parents[2], Path(protoc.__file__).parent / "_proto")
 
-INIT_HEADER = '''\
-"""Generated protobuf and gRPC stubs of the ``secateur.v1`` contract. Do not edit."""
+PACKAGES = {
+    "secateur/v1": "the ``secateur.v1`` contract",
+    "secateur/modelservice": "Milvus's model services (``milvus.proto.modelservice``)",
+}
+"""Each folder with .proto files, and what it holds."""
 
-'''
+INIT_HEADER = '"""Generated protobuf and gRPC stubs of {}. Do not edit."""\n\n'
 
 
 def run_protoc(*arguments: str) -> None:
@@ -31,9 +35,9 @@ def run_protoc(*arguments: str) -> None:
 
 
 def generate(folder: Path) -> None:
-    """Write ``secateur/v1/`` with its modules, type stubs and ``__init__.py`` under *folder*."""
-    package = folder / "secateur" / "v1"
-    package.mkdir(parents=True, exist_ok=True)
+    """Write each package with its modules, type stubs and ``__init__.py`` under *folder*."""
+    for package in PACKAGES:
+        (folder / package).mkdir(parents=True, exist_ok=True)
     tools = Path(sys.executable).parent
     run_protoc(
         f"--plugin=protoc-gen-mypy={tools / 'protoc-gen-mypy'}",
@@ -43,20 +47,29 @@ def generate(folder: Path) -> None:
         f"--mypy_out=quiet:{folder}",
         f"--mypy_grpc_out=quiet:{folder}",
     )
-    (package / "__init__.py").write_text(INIT_HEADER + exports(), encoding="utf-8")
+    files = descriptors()
+    for package, subject in PACKAGES.items():
+        own = [file for file in files if Path(file.name).parent.as_posix() == package]
+        content = INIT_HEADER.format(subject) + exports(own)
+        (folder / package / "__init__.py").write_text(content, encoding="utf-8")
 
 
-def exports() -> str:
-    """Imports of every message, enum, stub and servicer, and the ``__all__`` that names them."""
+def descriptors() -> list[FileDescriptorProto]:
+    """The parsed .proto files."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "image.binpb")
         run_protoc(f"--descriptor_set_out={path}")
         image = FileDescriptorSet()
         image.ParseFromString(path.read_bytes())
+    return list(image.file)
+
+
+def exports(files: Iterable[FileDescriptorProto]) -> str:
+    """Imports of every message, enum, stub and servicer, and the ``__all__`` that names them."""
     lines: list[str] = []
     names: list[str] = []
-    for file in image.file:
-        module = f"secateur.v1.{Path(file.name).stem}_pb2"
+    for file in files:
+        module = f"{file.name.removesuffix('.proto').replace('/', '.')}_pb2"
         types = [item.name for item in file.message_type] + [item.name for item in file.enum_type]
         calls = [
             name

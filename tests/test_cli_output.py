@@ -209,7 +209,7 @@ def test_model_info_for_people() -> None:
     assert ["can_prune", "yes"] in rows
     assert ["languages", "en, de"] in rows
     assert ["keep_rules", "mean_probability, majority"] in rows
-    assert ["max_passage_characters", "1,000,000"] in rows
+    assert ["max_passage_characters", "500,000"] in rows
 
 
 # --- JSON ---

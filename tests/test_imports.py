@@ -103,7 +103,7 @@ def test_all_names_every_public_type_and_error() -> None:
         for name, item in vars(module).items()
         if isinstance(item, type) and item.__module__ == module.__name__
     }
-    assert public | {"Client", "Pruner", "__version__"} == set(secateur.__all__)
+    assert public | {"Client", "Pruner", "Tls", "__version__"} == set(secateur.__all__)
 
 
 def test_version_is_that_of_the_distribution() -> None:

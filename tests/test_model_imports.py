@@ -15,7 +15,7 @@ FOLDER = Path(secateur.model.engine.__file__).parent
 FORBIDDEN = ("grpc", "google", "pymilvus", "secateur.server", "secateur.v1", "secateur.training")
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: path.name)
 def test_no_forbidden_import(path: Path) -> None:
     """Imports go one way, server to model; inside functions too."""
     names: set[str] = set()

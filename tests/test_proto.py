@@ -25,7 +25,14 @@ PROTO_NAMES = {
     "WarningCode": "Warning",
 }
 # Only on the wire: what a server adds to what a model is.
-WIRE_ONLY_FIELDS = {"GetModelInfoResponse": {"max_request_bytes", "max_response_bytes"}}
+WIRE_ONLY_FIELDS = {
+    "GetModelInfoResponse": {
+        "max_request_bytes",
+        "max_response_bytes",
+        "max_concurrent_calls",
+        "max_queue_tokens",
+    }
+}
 WIRE_ONLY_MESSAGES = {
     "RerankAndPruneRequest",
     "RerankAndPruneStreamRequest",
@@ -71,11 +78,12 @@ def generated(folder: Path) -> dict[str, bytes]:
 
 def test_stubs_are_fresh(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(ROOT / "proto" / "generate.py"), str(tmp_path)], check=True)
-    fresh = generated(tmp_path / "secateur" / "v1")
-    committed = generated(ROOT / "src" / "secateur" / "v1")
-    assert fresh.keys() == committed.keys()
-    stale = [name for name in fresh if fresh[name] != committed[name]]
-    assert not stale, f"run `make proto`: {stale}"
+    for package in ("v1", "modelservice"):
+        fresh = generated(tmp_path / "secateur" / package)
+        committed = generated(ROOT / "src" / "secateur" / package)
+        assert fresh.keys() == committed.keys()
+        stale = [name for name in fresh if fresh[name] != committed[name]]
+        assert not stale, f"run `make proto`: {package}: {stale}"
 
 
 @pytest.mark.parametrize("domain", domain_types(None), ids=lambda item: item.__name__)

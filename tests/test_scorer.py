@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from secateur.errors import InvariantError
-from secateur.model.engine import EncodedWindow
+from secateur.model.batching import run_within_memory
+from secateur.model.engine import EncodedWindow, WindowOutput
 from secateur.model.scorer import TorchScorer
 from secateur.model.two_heads import TwoHeadModel
 
@@ -172,14 +173,50 @@ def test_unknown_dtypes_are_refused() -> None:
         TorchScorer(tiny_model(), dtype="int4")
 
 
-def test_out_of_memory_is_memory_error() -> None:
-    """Only this step knows torch's own error; the batcher retries on MemoryError."""
+class Broken(TinyEncoder):
+    """Fails with ``error``; without one it asks the CPU for four petabytes."""
 
-    class Greedy(TinyEncoder):
-        def forward(  # type: ignore[override]
-            self, *args: Tensor, **kwargs: Tensor
-        ) -> SimpleNamespace:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__()
+        self.error = error
 
+    def forward(  # type: ignore[override]
+        self, *args: Tensor, **kwargs: Tensor
+    ) -> SimpleNamespace:
+        if self.error is not None:
+            raise self.error
+        return SimpleNamespace(last_hidden_state=torch.empty(10**15))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"),
+    ],
+)
+def test_out_of_memory_is_memory_error(error: Exception | None) -> None:
+    """Only this step knows torch's own errors; the batcher retries on MemoryError."""
     with pytest.raises(MemoryError):
-        TorchScorer(tiny_model(encoder=Greedy())).run([window([1])])
+        TorchScorer(tiny_model(encoder=Broken(error))).run([window([1])])
+
+
+def test_another_failure_is_not_out_of_memory() -> None:
+    with pytest.raises(RuntimeError, match="no kernel"):
+        TorchScorer(tiny_model(encoder=Broken(RuntimeError("no kernel")))).run([window([1])])
+
+
+def test_cpu_out_of_memory_halves_the_batch() -> None:
+    """A passage that fits alone is scored although its batch does not fit."""
+
+    class Small(TinyEncoder):
+        def forward(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> SimpleNamespace:
+            if len(input_ids) > 1:
+                torch.empty(10**15)
+            return super().forward(input_ids, *args, **kwargs)
+
+    scorer = TorchScorer(tiny_model(encoder=Small()))
+    windows = [window([n]) for n in (4, 5, 6)]
+    outputs = run_within_memory(scorer.run, windows)
+    assert all(isinstance(output, WindowOutput) for output in outputs)

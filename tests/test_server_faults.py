@@ -168,6 +168,25 @@ async def test_f23_no_inside_reaches_the_caller() -> None:
         assert "secret" not in str(error.details()) + str(error.trailing_metadata())
 
 
+@pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe"])
+async def test_f23_bytes_that_are_no_message_are_refused_in_our_words(data: bytes) -> None:
+    """gRPC itself would tell the caller the raw exception."""
+    async with serving() as server:
+        path = "/secateur.v1.RerankPruneService/"
+        for method in ("RerankAndPrune", "Highlight"):
+            error = await error_of(server.channel.unary_unary(path + method)(data))
+            assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert fields_of(error) == ["message"]
+            assert "Decode" not in str(error.details())
+        call: Any = server.channel.stream_stream(path + "RerankAndPruneStream")(iter([data]))
+        error = await error_of(call.read())
+        assert fields_of(error) == ["message"]
+        count = server.app.metrics.registry.get_sample_value(
+            "secateur_errors_total", {"reason": "INVALID_REQUEST"}
+        )
+        assert count == 3
+
+
 OFFLINE = """
 import socket, sys
 from secateur.server.app import run
@@ -251,6 +270,8 @@ async def test_a_passage_without_a_finite_score_fails_alone(bad: float) -> None:
         for result in answer.results[2:]:
             assert result.error.code == grpc.StatusCode.INTERNAL.value[0]
             assert not result.HasField("relevance_score")
+        count = server.app.metrics.registry.get_sample_value("secateur_not_finite_passages_total")
+        assert count == 2
         (alone,) = (await server.rerank(QUERY, [RED])).results
         alone.index = 1
         assert answer.results[0] == alone

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +329,29 @@ def test_work_that_goes_on_does_not_hold_up_the_exit(moment: str) -> None:
     assert "exiting while a thread is still at work" in errors
 
 
+@pytest.fixture
+def signals_put_back() -> Iterator[None]:
+    """The process of the tests outlives ``run``."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals_put_back")
+def test_a_signal_after_the_drain_does_not_change_the_exit_code() -> None:
+    """A second SIGTERM between the drain and the process's end used to kill it with -15."""
+
+    def stopped(settings: ServerSettings) -> Engine:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return make_engine()
+
+    assert run(settings_for_test(), load_engine=stopped) == 0
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(os.getpid(), number)
+
+
+@pytest.mark.usefixtures("signals_put_back")
 def test_run_says_in_one_sentence_why_it_cannot_start(capsys: pytest.CaptureFixture[str]) -> None:
     def missing(settings: ServerSettings) -> Engine:
         raise CheckpointError("no folder /models/x")

@@ -273,6 +273,19 @@ def test_tokens_come_from_the_environment_but_not_from_flags(
     monkeypatch.setenv("SECATEUR_AUTH_TOKENS", " ")
     with pytest.raises(SettingsError, match="SECATEUR_AUTH_TOKENS is set but empty"):
         load_settings()  # an empty secret must not open the server
+    monkeypatch.delenv("SECATEUR_AUTH_TOKENS")
+    monkeypatch.setenv("secateur_auth_tokens", "")
+    with pytest.raises(SettingsError, match="SECATEUR_AUTH_TOKENS is set but empty"):
+        load_settings()
+
+
+@pytest.mark.parametrize("name", ["AUTH_TOKENS_FILE", "TLS_CERT", "TLS_KEY", "TLS_CLIENT_CA"])
+def test_the_empty_name_of_a_protecting_file_does_not_open_the_server(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"SECATEUR_{name}", "")
+    with pytest.raises(SettingsError, match=f"SECATEUR_{name} is set but empty"):
+        load_settings()
 
 
 def test_tokens_in_plain_text_beyond_this_machine_are_warned_of(

@@ -141,6 +141,8 @@ def test_patterns() -> None:
     assert fields(options=bad) == [f"options.protected_patterns[{i}]" for i in (0, 1, 3)]
     bad = PruneOptions(protected_patterns=("ok", "("))
     assert fields(options=bad) == ["options.protected_patterns[1]"]
+    bad = PruneOptions(protected_patterns=("(", "", "ok", "*"))
+    assert sorted(fields(options=bad)) == [f"options.protected_patterns[{i}]" for i in (0, 1, 3)]
 
 
 def test_everything_at_once() -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from secateur._tls import Tls
 from secateur.errors import (
     CheckpointError,
+    CollectionNotFoundError,
     DeadlineExceededError,
     FieldViolation,
     InvalidRequestError,
@@ -18,7 +20,9 @@ from secateur.errors import (
     NotImplementedOptionError,
     OverloadedError,
     SecateurError,
+    UnauthenticatedError,
     UnavailableError,
+    UnsupportedByMilvusError,
     UnsupportedByModelError,
 )
 from secateur.types import (
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointError",
     "Client",
+    "CollectionNotFoundError",
     "DeadlineExceededError",
     "FieldViolation",
     "FragmentFormat",
@@ -89,8 +94,11 @@ __all__ = [
     "StreamSummary",
     "TextSpan",
     "Timing",
+    "Tls",
     "TokenScore",
+    "UnauthenticatedError",
     "UnavailableError",
+    "UnsupportedByMilvusError",
     "UnsupportedByModelError",
     "Usage",
     "WarningCode",

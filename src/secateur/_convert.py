@@ -195,8 +195,8 @@ def model_info_from_proto(message: v1.GetModelInfoResponse) -> types.ModelInfo:
         languages=tuple(message.languages),
         window_tokens=message.window_tokens,
         max_query_tokens=message.max_query_tokens,
-        default_threshold=message.default_threshold,
-        default_keep_rule=_member(types.KeepRule, message.default_keep_rule),
+        default_threshold=_number(message, "default_threshold"),
+        default_keep_rule=_keep_rule(message.default_keep_rule),
         keep_rules=_members(types.KeepRule, message.keep_rules),
         limits=types.Limits(**limits),
     )
@@ -206,7 +206,7 @@ class _Applied(TypedDict):
     """The fields that every kind of answer shares."""
 
     applied_threshold: float
-    applied_keep_rule: types.KeepRule
+    applied_keep_rule: types.KeepRule | None
     score_source: types.ScoreSource
     omitted_passage_count: int
     query_truncated: bool
@@ -222,7 +222,7 @@ def _applied_from_proto(
     usage, timing = message.usage, message.timing
     return _Applied(
         applied_threshold=message.applied_threshold,
-        applied_keep_rule=_member(types.KeepRule, message.applied_keep_rule),
+        applied_keep_rule=_keep_rule(message.applied_keep_rule),
         score_source=_member(types.ScoreSource, message.score_source),
         omitted_passage_count=message.omitted_passage_count,
         query_truncated=message.query_truncated,
@@ -263,6 +263,11 @@ def _member(enum: type[_Enum], number: int) -> _Enum:
             "does not know; is the client older than the server?"
         )
     return member
+
+
+def _keep_rule(number: int) -> types.KeepRule | None:
+    """``None`` from a model that scores whole passages only."""
+    return _member(types.KeepRule, number) if number else None
 
 
 def _members(enum: type[_Enum], numbers: Sequence[int]) -> tuple[_Enum, ...]:

@@ -9,3 +9,6 @@ TARGET: Final = "localhost:50051"
 
 TIMEOUT_SECONDS: Final = 30.0
 """Time for one call in all, retries included."""
+
+MAX_ATTEMPTS: Final = 4
+"""Tries of a call that ends with UNAVAILABLE."""

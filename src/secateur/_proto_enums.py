@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from secateur import types, v1
+from secateur.milvus.types import SearchMode
 
 _Enum = TypeVar("_Enum", bound=StrEnum)
 
@@ -31,6 +32,7 @@ PROTO_ENUMS: MappingProxyType[type[StrEnum], _ProtoEnum] = MappingProxyType(
         types.ScoreSource: v1.ScoreSource,
         types.WarningCode: v1.Warning,
         types.FragmentFormat: v1.FragmentFormat,
+        SearchMode: v1.SearchMode,
     }
 )
 """Each domain enum with its proto enum."""

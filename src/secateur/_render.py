@@ -52,12 +52,12 @@ def render_ranked(
     ``passages`` are those of the request; offsets must count code points.
     """
     console.print(Text(f"Query: {printable(query)}", style="bold"))
-    how = "marked {}…{}".format(*DROPPED_MARKS) if _is_marked(console) else "grey"
+    how = "marked {}…{}".format(*DROPPED_MARKS) if is_marked(console) else "grey"
     console.print(Text(f"Dropped sentences are {how}.", style="dim"))
     for rank, result in enumerate(answer.results, 1):
         console.print()
         console.print(_headline(rank, passages[result.index], result))
-        _print_indented(console, _body(console, passages[result.index], result))
+        print_indented(console, _body(console, passages[result.index], result))
     console.print()
     for line in _summary(passages, answer):
         console.print(Text(line))
@@ -76,7 +76,8 @@ def printable(text: str) -> str:
     return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
 
 
-def _print_indented(console: Console, body: Text) -> None:
+def print_indented(console: Console, body: Text) -> None:
+    """Print a text wrapped and indented."""
     for line in body.wrap(console, max(20, console.width - len(_INDENT)), tab_size=4):
         line.rstrip()
         console.print(Text(_INDENT) + line if line.plain.strip() else "", soft_wrap=True)
@@ -93,7 +94,7 @@ def _headline(rank: int, passage: Passage, result: PrunedPassage) -> Text:
         line.append(f"  {printable(' '.join(passage.title.split()))}", style="bold")
     if result.sentences:
         kept = sum(sentence.kept for sentence in result.sentences)
-        line.append(f"  {kept} of {_count(len(result.sentences), 'sentence')} kept", style="dim")
+        line.append(f"  {kept} of {counted(len(result.sentences), 'sentence')} kept", style="dim")
     return line
 
 
@@ -103,7 +104,7 @@ def _body(console: Console, passage: Passage, result: PrunedPassage) -> Text:
         return Text(message, style="red")
     if not result.sentences:
         return Text("(blank)", style="dim")
-    marked = _is_marked(console)
+    marked = is_marked(console)
     body = Text()
     for text, dropped in _runs(passage.text, result):
         if dropped and marked:
@@ -113,7 +114,7 @@ def _body(console: Console, passage: Passage, result: PrunedPassage) -> Text:
     return body
 
 
-def _is_marked(console: Console) -> bool:
+def is_marked(console: Console) -> bool:
     """Whether dropped text needs marks, because it cannot be dimmed or should not be."""
     return not console.is_terminal or console.color_system is None or console.no_color
 
@@ -131,10 +132,10 @@ def _runs(text: str, result: PrunedPassage) -> Iterator[tuple[str, bool]]:
 def _summary(passages: Sequence[Passage], answer: RankedPassages) -> Iterator[str]:
     results = answer.results
     if answer.omitted_passage_count:
-        yield f"{_count(answer.omitted_passage_count, 'passage')} left out by top_k or score"
+        yield f"{counted(answer.omitted_passage_count, 'passage')} left out by top_k or score"
     sentences = [sentence for result in results for sentence in result.sentences]
     kept = sum(sentence.kept for sentence in sentences)
-    parts = [f"Kept {kept} of {_count(len(sentences), 'sentence')}"]
+    parts = [f"Kept {kept} of {counted(len(sentences), 'sentence')}"]
     if tokens := sum(len(result.tokens) for result in results):
         parts.append(_saved("tokens", tokens, sum(_kept_tokens(passages, r) for r in results)))
     characters = sum(len(passages[result.index].text) for result in results)
@@ -149,7 +150,7 @@ def _summary(passages: Sequence[Passage], answer: RankedPassages) -> Iterator[st
     name = " ".join(part for part in (model.id, model.revision, model.dtype) if part)
     yield (
         f"Model {printable(name)} · threshold {answer.applied_threshold:g} · "
-        f"rule {answer.applied_keep_rule}"
+        f"rule {answer.applied_keep_rule or '-'}"
     )
     if answer.query_truncated:
         yield "The query was cut to the model's limit."
@@ -175,7 +176,8 @@ def _saved(unit: str, before: int, after: int) -> str:
     return f"{unit} {before:,} → {after:,} ({share:.0%} saved)"
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """``1 hit``, ``2 hits``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
@@ -191,6 +193,8 @@ def _rows(value: Any) -> Iterator[tuple[str, Any]]:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if value is None:
+        return "-"
     if isinstance(value, tuple):
         return ", ".join(value) or "-"
     return f"{value:,}" if isinstance(value, int) else str(value) or "-"

@@ -7,6 +7,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from secateur.errors import (
+    CollectionNotFoundError,
     DeadlineExceededError,
     FieldViolation,
     InvalidRequestError,
@@ -14,7 +15,9 @@ from secateur.errors import (
     NotImplementedOptionError,
     OverloadedError,
     SecateurError,
+    UnauthenticatedError,
     UnavailableError,
+    UnsupportedByMilvusError,
     UnsupportedByModelError,
 )
 
@@ -41,7 +44,11 @@ def error_from_rpc(call: grpc.RpcError, *, target: str) -> SecateurError:
         case grpc.StatusCode.INVALID_ARGUMENT:
             error = InvalidRequestError(_violations(bad_request, message))
         case grpc.StatusCode.FAILED_PRECONDITION if field := info.metadata.get("field"):
-            error = UnsupportedByModelError(field, message.removeprefix(f"{field}: "))
+            milvus = info.reason == UnsupportedByMilvusError.reason
+            kind = UnsupportedByMilvusError if milvus else UnsupportedByModelError
+            error = kind(field, message.removeprefix(f"{field}: "))
+        case grpc.StatusCode.NOT_FOUND if info.reason == CollectionNotFoundError.reason:
+            error = CollectionNotFoundError(message)
         case grpc.StatusCode.UNIMPLEMENTED if field := info.metadata.get("field"):
             error = NotImplementedOptionError(field)
         case grpc.StatusCode.UNIMPLEMENTED:
@@ -50,11 +57,16 @@ def error_from_rpc(call: grpc.RpcError, *, target: str) -> SecateurError:
             error = InvalidRequestError([FieldViolation("passages", message, "MESSAGE_TOO_LARGE")])
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             delay = retry.retry_delay.ToNanoseconds() / 1e9 or _DEFAULT_RETRY_SECONDS
-            error = OverloadedError(message, retry_after_seconds=delay)
+            limit = info.metadata.get("limit", "")
+            error = OverloadedError(
+                message, retry_after_seconds=delay, limit=int(limit) if limit.isdigit() else None
+            )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             error = DeadlineExceededError(
                 message if info.reason else f"no answer from {target} within the deadline"
             )
+        case grpc.StatusCode.UNAUTHENTICATED:
+            error = UnauthenticatedError(message)
         case grpc.StatusCode.UNAVAILABLE:
             error = UnavailableError(
                 message if info.reason else f"cannot reach a server at {target}: {text}"

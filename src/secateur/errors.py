@@ -3,8 +3,11 @@
 SecateurError
 ├── InvalidRequestError       the request breaks the contract; all faults at once
 ├── UnsupportedByModelError   this model cannot do what was asked
+├── UnsupportedByMilvusError  this Milvus or collection cannot do what was asked
+├── CollectionNotFoundError   Milvus has no such collection
 ├── NotImplementedOptionError an option whose work has not landed
 ├── OverloadedError           full; try again later
+├── UnauthenticatedError      the call has no valid token
 ├── DeadlineExceededError     the time for the call ran out before its work was done
 ├── UnavailableError          not warm yet, draining, or the worker is dead
 ├── InvariantError            a bug in Secateur
@@ -24,14 +27,21 @@ class SecateurError(Exception):
     reason = "INTERNAL"
     """Stable machine-readable reason, as in google.rpc.ErrorInfo."""
 
+    limit: int | None = None
+    """The largest value allowed, of an error that says that something is above one."""
+
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """One fault of a request: ``field`` is a path such as ``passages[3].text``."""
+    """One fault of a request: ``field`` is a path such as ``passages[3].text``.
+
+    limit: the largest value allowed, when the fault is to be above one.
+    """
 
     field: str
     description: str
     reason: str = "INVALID_VALUE"
+    limit: int | None = None
 
 
 class InvalidRequestError(SecateurError, ValueError):
@@ -43,6 +53,7 @@ class InvalidRequestError(SecateurError, ValueError):
         if not violations:
             raise InvariantError("InvalidRequestError without a violation")
         self.violations = tuple(violations)
+        self.limit = self.violations[0].limit
         super().__init__("; ".join(f"{v.field}: {v.description}" for v in self.violations))
 
 
@@ -56,6 +67,22 @@ class UnsupportedByModelError(SecateurError):
         super().__init__(f"{field}: {message}")
 
 
+class UnsupportedByMilvusError(SecateurError):
+    """The Milvus of a search, its version or the collection cannot do what ``field`` asks."""
+
+    reason = "UNSUPPORTED_BY_MILVUS"
+
+    def __init__(self, field: str, message: str) -> None:
+        self.field = field
+        super().__init__(f"{field}: {message}")
+
+
+class CollectionNotFoundError(SecateurError):
+    """Milvus has no collection of this name."""
+
+    reason = "COLLECTION_NOT_FOUND"
+
+
 class NotImplementedOptionError(SecateurError):
     """``field`` is in the contract, but this version does not implement it."""
 
@@ -67,17 +94,26 @@ class NotImplementedOptionError(SecateurError):
 
 
 class OverloadedError(SecateurError):
-    """The queue is full; try again after ``retry_after_seconds``."""
+    """The server is full; try again after ``retry_after_seconds``."""
 
     reason = "OVERLOADED"
 
-    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
+    def __init__(
+        self, message: str, *, retry_after_seconds: float, limit: int | None = None
+    ) -> None:
         self.retry_after_seconds = retry_after_seconds
+        self.limit = limit
         super().__init__(message)
 
 
+class UnauthenticatedError(SecateurError):
+    """The call carries no valid token, and the server asks for one."""
+
+    reason = "UNAUTHENTICATED"
+
+
 class DeadlineExceededError(SecateurError):
-    """The call's deadline passed before its work was done."""
+    """The call's deadline passed before its work was done, or surely would have."""
 
     reason = "DEADLINE_EXCEEDED"
 

@@ -217,11 +217,14 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class RankedPassages:
-    """The answer to one rerank-and-prune request."""
+    """The answer to one rerank-and-prune request.
+
+    applied_keep_rule: ``None`` when the model scores whole passages only.
+    """
 
     results: tuple[PrunedPassage, ...]
     applied_threshold: float
-    applied_keep_rule: KeepRule
+    applied_keep_rule: KeepRule | None
     score_source: ScoreSource
     omitted_passage_count: int
     query_truncated: bool
@@ -247,7 +250,7 @@ class StreamSummary:
 
     ranking: tuple[RankedPassage, ...]
     applied_threshold: float
-    applied_keep_rule: KeepRule
+    applied_keep_rule: KeepRule | None
     score_source: ScoreSource
     omitted_passage_count: int
     query_truncated: bool
@@ -285,7 +288,7 @@ class HighlightedPassages:
 
     results: tuple[HighlightedPassage, ...]
     applied_threshold: float
-    applied_keep_rule: KeepRule
+    applied_keep_rule: KeepRule | None
     score_source: ScoreSource
     omitted_passage_count: int
     query_truncated: bool
@@ -297,11 +300,18 @@ class HighlightedPassages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Upper bounds checked before any work; each value is the largest allowed."""
+    """Upper bounds of a request, checked before the model runs; each is the largest allowed.
+
+    max_request_tokens: model input of one request in all, as ``Usage.input_tokens`` counts it:
+        every window with its query, title and special tokens. It bounds what a request can cost
+        (a million characters may be ten tokens or a million); the default is about half a
+        minute of the embedded model on two CPU cores.
+    """
 
     max_passages: int = 1_000
-    max_passage_characters: int = 1_000_000
-    max_request_characters: int = 10_000_000
+    max_passage_characters: int = 500_000
+    max_request_characters: int = 2_000_000
+    max_request_tokens: int = 100_000
     max_query_characters: int = 20_000
     max_title_characters: int = 2_000
     max_id_characters: int = 1_024
@@ -316,6 +326,8 @@ class ModelInfo:
     window_tokens: tokens of one model input, special tokens included.
     max_query_tokens: a longer query is refused or, if asked, cut.
     languages: ISO 639-1 codes the model was trained for; empty when unknown.
+    default_threshold, default_keep_rule: ``None``, and ``keep_rules`` empty, for a model that
+        scores whole passages only.
     """
 
     id: str
@@ -329,7 +341,7 @@ class ModelInfo:
     languages: tuple[str, ...]
     window_tokens: int
     max_query_tokens: int
-    default_threshold: float
-    default_keep_rule: KeepRule
+    default_threshold: float | None
+    default_keep_rule: KeepRule | None
     keep_rules: tuple[KeepRule, ...]
     limits: Limits = field(default_factory=Limits)

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from secateur.cli.calibrate import calibrate
+from secateur.cli.channel import ChannelArguments, open_client
+from secateur.cli.convert import convert
+from secateur.cli.evaluate import evaluate
 from secateur.cli.exits import BAD_INPUT, FAILED, BadInputError, extra_needed
-from secateur.cli.options import RequestArguments, TargetArguments, command
+from secateur.cli.index import index
+from secateur.cli.label import label
+from secateur.cli.options import Json, Model, RequestArguments, TargetArguments, command
+from secateur.cli.search import search
+from secateur.cli.train import train
+from secateur.errors import UnsupportedByModelError
 from secateur.types import Passage, PruneOptions, RankedPassages
 
 if TYPE_CHECKING:
@@ -26,16 +35,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_MODEL_HELP = "Checkpoint folder or hub id. Default: the embedded model."
-
-Model = Annotated[str | None, typer.Option(metavar="PATH", help=_MODEL_HELP)]
 Dtype = Annotated[
     str | None, typer.Option(metavar="DTYPE", help="Number format of the weights, such as float32.")
 ]
 Device = Annotated[
     str | None, typer.Option(metavar="DEVICE", help="Where the model runs, such as cpu or cuda:0.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON only.")]
 
 
 class _RerankAndPrune(Protocol):
@@ -65,6 +70,10 @@ def main(
 def serve(
     *,
     model: Model = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Default threshold and keep rule, of `calibrate`."),
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
     dtype: Dtype = None,
@@ -86,6 +95,7 @@ def serve(
     """
     flags: dict[str, object] = {
         "model": model,
+        "calibration": calibration,
         "host": host,
         "port": port,
         "dtype": dtype,
@@ -128,14 +138,12 @@ def prune(
 
 @app.command()
 @command
-def call(request: RequestArguments, server: TargetArguments) -> None:
+def call(request: RequestArguments, server: TargetArguments, channel: ChannelArguments) -> None:
     """Rerank and prune passages through a running server."""
     from secateur.cli.inputs import read_request
 
     given = read_request(request)
-    from secateur.client import Client
-
-    with Client(server.target, timeout=server.timeout) as client:
+    with open_client(server.target, channel, timeout=server.timeout) as client:
         _answer(request, given, client.rerank_and_prune)
 
 
@@ -158,14 +166,16 @@ def info(
         typer.Option(metavar="HOST:PORT", help="Ask a running server instead of loading."),
     ] = None,
     json_output: Json = False,
+    *,
+    channel: ChannelArguments,
 ) -> None:
     """Show a model's family, capabilities, defaults and limits."""
     if target is not None and model is not None:
         raise BadInputError("give --model or --target, not both")
+    if target is None and channel.given:
+        raise BadInputError("TLS and token options need --target")
     if target is not None:
-        from secateur.client import Client
-
-        with Client(target) as client:
+        with open_client(target, channel) as client:
             model_info = client.model_info()
     else:
         model_info = _load(model).info
@@ -179,13 +189,20 @@ def info(
         render_model_info(console_for_output(), model_info)
 
 
+app.command()(convert)
+app.command()(train)
+app.add_typer(evaluate, name="evaluate")
+app.command()(label)
+app.command()(calibrate)
+app.command()(index)
+app.command()(search)
+
+
 @app.command()
 @command
-def health(server: TargetArguments) -> None:
+def health(server: TargetArguments, channel: ChannelArguments) -> None:
     """Check a running server: exit code 0 when it serves, else 1."""
-    from secateur.client import Client
-
-    with Client(server.target, timeout=server.timeout, max_attempts=1) as client:
+    with open_client(server.target, channel, timeout=server.timeout, max_attempts=1) as client:
         status = client.health()
     typer.echo(status)
     if status != "SERVING":
@@ -211,7 +228,10 @@ def _answer(arguments: RequestArguments, request: Request, backend: _RerankAndPr
         return
     from secateur._render import console_for_output, render_ranked
 
-    # The rendering counts tokens before and after.
+    # The rendering counts tokens before and after, where the model scores tokens at all.
     options = replace(request.options, include_tokens=True)
-    answer = backend(request.query, request.passages, options)
+    try:
+        answer = backend(request.query, request.passages, options)
+    except UnsupportedByModelError:
+        answer = backend(request.query, request.passages, request.options)
     render_ranked(console_for_output(), request.query, request.passages, answer)

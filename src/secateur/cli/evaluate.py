@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -178,8 +177,6 @@ def faults_of(file: Path) -> Iterator[None]:
         raise BadInputError(str(error)) from None
     except OSError as error:
         raise BadInputError(f"cannot read {file}: {error.strerror or error}") from None
-    except (EOFError, lzma.LZMAError) as error:
-        raise BadInputError(f"{file}: not a whole xz file: {error}") from None
 
 
 def load_pruner(model: str | None) -> Pruner:

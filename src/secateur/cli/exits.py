@@ -19,11 +19,13 @@ from typing import NoReturn
 import typer
 
 from secateur.errors import (
+    CollectionNotFoundError,
     InvalidRequestError,
     InvariantError,
     MissingExtraError,
     NotImplementedOptionError,
     SecateurError,
+    UnsupportedByMilvusError,
     UnsupportedByModelError,
 )
 
@@ -33,7 +35,13 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-_REFUSED = (InvalidRequestError, NotImplementedOptionError, UnsupportedByModelError)
+_REFUSED = (
+    CollectionNotFoundError,
+    InvalidRequestError,
+    NotImplementedOptionError,
+    UnsupportedByMilvusError,
+    UnsupportedByModelError,
+)
 
 
 class BadInputError(Exception):

@@ -20,6 +20,15 @@ from secateur import _defaults
 from secateur.cli.exits import errors_reported
 from secateur.types import KeepRule, OffsetUnit, ResultOrder
 
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Checkpoint folder, or hub id owner/name[@revision]. Default: the embedded model.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON only.")]
+
 
 class InputFormat(StrEnum):
     """How FILE is read. ``auto`` decides by the name's ending, then by the first character."""

@@ -29,23 +29,24 @@ def train(
 ) -> None:
     """Train a model on your own data; run it again to resume a stopped run."""
     with extra_needed("train"):
-        from secateur.model.splitter import SentenceSplitter
         from secateur.server.cpus import available_cpus
         from secateur.training.config import TrainConfig
+        from secateur.training.evaluation.rows import split_passage
         from secateur.training.sources import read_source
         from secateur.training.train import train as run
     try:
         settings = TrainConfig.load(config)
     except (OSError, ValueError) as error:
         raise BadInputError(f"{config}: {error}") from None
-    splitter = SentenceSplitter()
     target = out or Path("runs") / config.stem
+    if target.exists() and not target.is_dir():
+        raise BadInputError(f"--out {target}: is a file, must be a folder")
     try:
         run(
             settings,
             lambda name: read_source(name, data),
             target,
-            lambda text, language: splitter.split(text, language).spans,
+            split_passage,
             threads or available_cpus(),
         )
     except ValueError as error:

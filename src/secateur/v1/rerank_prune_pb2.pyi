@@ -9,7 +9,8 @@ Conventions of this file:
   - Probabilities and scores lie in [0, 1], both ends included. A number that may be
     absent is `optional`; absent means "there is none", never zero.
   - A request that breaks a limit is refused as a whole with INVALID_ARGUMENT, whose
-    google.rpc.BadRequest lists every fault at once. Nothing is cut silently.
+    google.rpc.BadRequest lists every fault at once; only the limit on the tokens of the
+    whole request is checked after the others. Nothing is cut silently.
   - Limits in characters count Unicode code points. The limits named here are the
     defaults; GetModelInfo tells those in force.
 """
@@ -262,8 +263,9 @@ class RerankAndPruneRequest(_message.Message):
     """
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Passage]:
-        """The candidates, in the caller's order. 0 to 1,000 passages, with at most 10,000,000
-        characters of text in all; more is refused. Empty gives an empty answer.
+        """The candidates, in the caller's order. 0 to 1,000 passages, with at most 2,000,000
+        characters and 100,000 tokens of model input in all; more is refused. Empty gives an empty
+        answer.
         """
 
     @_builtins.property
@@ -304,7 +306,9 @@ class RerankAndPruneResponse(_message.Message):
     applied_threshold: _builtins.float
     """The threshold that was applied, in [0, 1]: the caller's or the model's default."""
     applied_keep_rule: Global___KeepRule.ValueType
-    """The keep rule that was applied: the caller's or the model's default."""
+    """The keep rule that was applied: the caller's or the model's default. KEEP_RULE_UNSPECIFIED
+    when the model cannot prune.
+    """
     score_source: Global___ScoreSource.ValueType
     """Where the relevance scores come from."""
     omitted_passage_count: _builtins.int
@@ -458,8 +462,9 @@ class PassageBatch(_message.Message):
     PASSAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Passage]:
-        """As `RerankAndPruneRequest.passages`, with its limits per message. The number of messages
-        has no limit. `PrunedPassage.index` counts over the whole stream.
+        """As `RerankAndPruneRequest.passages`, with its limits per message; the limit on tokens holds
+        for each passage alone. The number of messages has no limit. `PrunedPassage.index` counts
+        over the whole stream.
         """
 
     def __init__(
@@ -837,6 +842,8 @@ class GetModelInfoResponse(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
     MAX_RESPONSE_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_CONCURRENT_CALLS_FIELD_NUMBER: _builtins.int
+    MAX_QUEUE_TOKENS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Name of the model, such as `secateur-mini-en`."""
     revision: _builtins.str
@@ -860,9 +867,13 @@ class GetModelInfoResponse(_message.Message):
     max_query_tokens: _builtins.int
     """The longest query in tokens, > 0. A longer one is refused or, if asked, cut."""
     default_threshold: _builtins.float
-    """Threshold used when `PruneOptions.threshold` is unset, in [0, 1]."""
+    """Threshold used when `PruneOptions.threshold` is unset, in [0, 1]. Unset when the model
+    cannot prune.
+    """
     default_keep_rule: Global___KeepRule.ValueType
-    """Keep rule used when `PruneOptions.keep_rule` is unset."""
+    """Keep rule used when `PruneOptions.keep_rule` is unset. KEEP_RULE_UNSPECIFIED when the model
+    cannot prune.
+    """
     max_request_bytes: _builtins.int
     """Largest request message that the server reads, in bytes, > 0. Set a client's send limit
     to this.
@@ -871,14 +882,20 @@ class GetModelInfoResponse(_message.Message):
     """Largest response message that the server sends, in bytes, > 0. Set a client's receive
     limit to this.
     """
+    max_concurrent_calls: _builtins.int
+    """Calls in work at once, > 0. One more gets RESOURCE_EXHAUSTED with google.rpc.RetryInfo."""
+    max_queue_tokens: _builtins.int
+    """Tokens waiting for the model, > 0. A call that would raise them above this gets
+    RESOURCE_EXHAUSTED with google.rpc.RetryInfo; one call counts for at most half.
+    """
     @_builtins.property
     def languages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """ISO 639-1 codes of the languages that the model was trained for. Empty when unknown."""
 
     @_builtins.property
     def keep_rules(self) -> _containers.RepeatedScalarFieldContainer[Global___KeepRule.ValueType]:
-        """The keep rules that this model can apply. A request for another one gives
-        FAILED_PRECONDITION.
+        """The keep rules that this model can apply; empty when it cannot prune. A request for another
+        one gives FAILED_PRECONDITION.
         """
 
     @_builtins.property
@@ -899,18 +916,22 @@ class GetModelInfoResponse(_message.Message):
         languages: _abc.Iterable[_builtins.str] | None = ...,
         window_tokens: _builtins.int = ...,
         max_query_tokens: _builtins.int = ...,
-        default_threshold: _builtins.float = ...,
+        default_threshold: _builtins.float | None = ...,
         default_keep_rule: Global___KeepRule.ValueType = ...,
         keep_rules: _abc.Iterable[Global___KeepRule.ValueType] | None = ...,
         limits: Global___Limits | None = ...,
         max_request_bytes: _builtins.int = ...,
         max_response_bytes: _builtins.int = ...,
+        max_concurrent_calls: _builtins.int = ...,
+        max_queue_tokens: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_default_threshold", b"_default_threshold", "default_threshold", b"default_threshold", "limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["can_prune", b"can_prune", "can_rerank", b"can_rerank", "default_keep_rule", b"default_keep_rule", "default_threshold", b"default_threshold", "device", b"device", "dtype", b"dtype", "family", b"family", "id", b"id", "keep_rules", b"keep_rules", "languages", b"languages", "limits", b"limits", "max_query_tokens", b"max_query_tokens", "max_request_bytes", b"max_request_bytes", "max_response_bytes", b"max_response_bytes", "revision", b"revision", "score_source", b"score_source", "window_tokens", b"window_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_threshold", b"_default_threshold", "can_prune", b"can_prune", "can_rerank", b"can_rerank", "default_keep_rule", b"default_keep_rule", "default_threshold", b"default_threshold", "device", b"device", "dtype", b"dtype", "family", b"family", "id", b"id", "keep_rules", b"keep_rules", "languages", b"languages", "limits", b"limits", "max_concurrent_calls", b"max_concurrent_calls", "max_query_tokens", b"max_query_tokens", "max_queue_tokens", b"max_queue_tokens", "max_request_bytes", b"max_request_bytes", "max_response_bytes", b"max_response_bytes", "revision", b"revision", "score_source", b"score_source", "window_tokens", b"window_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__default_threshold: _TypeAlias = _typing.Literal["default_threshold"]  # noqa: Y015
+    _WhichOneofArgType__default_threshold: _TypeAlias = _typing.Literal["_default_threshold", b"_default_threshold"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__default_threshold) -> _WhichOneofReturnType__default_threshold | None: ...
 
 Global___GetModelInfoResponse: _TypeAlias = GetModelInfoResponse  # noqa: Y015
 
@@ -928,12 +949,15 @@ class Limits(_message.Message):
     MAX_ID_CHARACTERS_FIELD_NUMBER: _builtins.int
     MAX_PROTECTED_PATTERNS_FIELD_NUMBER: _builtins.int
     MAX_PROTECTED_PATTERN_CHARACTERS_FIELD_NUMBER: _builtins.int
+    MAX_REQUEST_TOKENS_FIELD_NUMBER: _builtins.int
     max_passages: _builtins.int
     """Passages of one message. Default 1,000."""
     max_passage_characters: _builtins.int
-    """Characters of one passage's text. Default 1,000,000."""
+    """Characters of one passage's text. Default 500,000."""
     max_request_characters: _builtins.int
-    """Characters of all passages' text in one message. Default 10,000,000."""
+    """Characters of one message: its query, and all passages' texts, titles and ids.
+    Default 2,000,000.
+    """
     max_query_characters: _builtins.int
     """Characters of the query. Default 20,000."""
     max_title_characters: _builtins.int
@@ -944,6 +968,10 @@ class Limits(_message.Message):
     """Entries of `PruneOptions.protected_patterns`. Default 64."""
     max_protected_pattern_characters: _builtins.int
     """Characters of one protected pattern. Default 1,000."""
+    max_request_tokens: _builtins.int
+    """Tokens of one request's model input, as `Usage.input_tokens` counts them: every window with
+    its query, title and special tokens. In a stream: of one passage. Default 100,000.
+    """
     def __init__(
         self,
         *,
@@ -955,10 +983,11 @@ class Limits(_message.Message):
         max_id_characters: _builtins.int = ...,
         max_protected_patterns: _builtins.int = ...,
         max_protected_pattern_characters: _builtins.int = ...,
+        max_request_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_id_characters", b"max_id_characters", "max_passage_characters", b"max_passage_characters", "max_passages", b"max_passages", "max_protected_pattern_characters", b"max_protected_pattern_characters", "max_protected_patterns", b"max_protected_patterns", "max_query_characters", b"max_query_characters", "max_request_characters", b"max_request_characters", "max_title_characters", b"max_title_characters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_id_characters", b"max_id_characters", "max_passage_characters", b"max_passage_characters", "max_passages", b"max_passages", "max_protected_pattern_characters", b"max_protected_pattern_characters", "max_protected_patterns", b"max_protected_patterns", "max_query_characters", b"max_query_characters", "max_request_characters", b"max_request_characters", "max_request_tokens", b"max_request_tokens", "max_title_characters", b"max_title_characters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -979,7 +1008,7 @@ class Passage(_message.Message):
     refused. May repeat: `PrunedPassage.index` identifies. Unset: empty.
     """
     text: _builtins.str
-    """The text, returned by offsets and never changed. At most 1,000,000 characters; more is
+    """The text, returned by offsets and never changed. At most 500,000 characters; more is
     refused. Long text is scored in windows. Blank or unset: a result without sentences and
     without a score.
     """
@@ -1063,7 +1092,8 @@ class PruneOptions(_message.Message):
     INCLUDE_SENTENCE_TEXT_FIELD_NUMBER: _builtins.int
     threshold: _builtins.float
     """The t of the keep rule, in [0, 1]. 0 keeps every scored sentence; 1 keeps none under the
-    strict rules. Unset: the model's default.
+    strict rules. Unset: the model's default. A model that cannot prune takes 0 alone: it ranks,
+    and keeps every sentence as KEEP_REASON_UNSCORED; unset or more gives FAILED_PRECONDITION.
     """
     keep_rule: Global___KeepRule.ValueType
     """How token probabilities decide about a sentence. Unset: the model's default. A rule that
@@ -1072,8 +1102,8 @@ class PruneOptions(_message.Message):
     top_k: _builtins.int
     """How many results to return, >= 0. 0 or unset: all. More than there are: all."""
     min_relevance_score: _builtins.float
-    """Leaves out passages whose score is lower than this or that have none, in [0, 1]; applied
-    before `top_k`. Unset: leaves out none.
+    """Leaves out passages whose score is lower than this, in [0, 1]; applied before `top_k`. Never
+    those without a score: a failure must not vanish. Unset: leaves out none.
     """
     order: Global___ResultOrder.ValueType
     """Order of the results. Unset: RESULT_ORDER_SCORE."""
@@ -1102,7 +1132,7 @@ class PruneOptions(_message.Message):
     it. Default false.
     """
     include_tokens: _builtins.bool
-    """Fills `PrunedPassage.tokens`. Default false."""
+    """Fills `PrunedPassage.tokens`. FAILED_PRECONDITION when the model cannot prune. Default false."""
     include_sentence_text: _builtins.bool
     """Fills `Sentence.text`. Default false."""
     @_builtins.property
@@ -1171,13 +1201,14 @@ class PrunedPassage(_message.Message):
     id: _builtins.str
     """The id as sent; empty when none was."""
     relevance_score: _builtins.float
-    """Sigmoid of `relevance_logit`, in [0, 1]; computed for this passage alone, never normalised
-    over the others. Unset when there is none: a blank or failed passage, or a model that
-    cannot rerank.
+    """Sigmoid of `relevance_logit`, or for SCORE_SOURCE_BEST_SENTENCE the highest sentence
+    probability, in [0, 1]; computed for this passage alone, never normalised over the others.
+    Unset when there is none: a blank or failed passage, or a model that cannot rerank.
     """
     relevance_logit: _builtins.float
     """The model's raw output for the passage, unbounded: the largest over its windows. Results
-    are ranked by it. Unset when `relevance_score` is.
+    are ranked by it; where it is unset, by `relevance_score`. Unset when that is, and for
+    SCORE_SOURCE_BEST_SENTENCE.
     """
     pruned_text: _builtins.str
     """The kept spans' text, each followed by the source's own white space after it except the
@@ -1262,8 +1293,8 @@ class Sentence(_message.Message):
     end_offset: _builtins.int
     """One past the last unit, > `start_offset`, in `PruneOptions.offset_unit`."""
     probability: _builtins.float
-    """Mean relevance probability of the sentence's tokens, in [0, 1], under every keep rule.
-    Unset when the sentence was not scored.
+    """Mean relevance probability of the sentence's tokens, in [0, 1], under every keep rule; the
+    sentence's own where the model scores whole sentences. Unset when it was not scored.
     """
     vote_share: _builtins.float
     """Share of the sentence's tokens whose probability is greater than the threshold, in [0, 1].
@@ -1318,7 +1349,7 @@ class TokenScore(_message.Message):
     end_offset: _builtins.int
     """One past the last unit, >= `start_offset`, in `PruneOptions.offset_unit`."""
     probability: _builtins.float
-    """Relevance probability, in [0, 1]."""
+    """Relevance probability, in [0, 1]; its sentence's where the model scores whole sentences."""
     relevant: _builtins.bool
     """True when `probability` is greater than the applied threshold."""
     def __init__(

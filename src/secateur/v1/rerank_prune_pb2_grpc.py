@@ -31,8 +31,12 @@ class RerankPruneServiceStub(object):
     Errors of every method: INVALID_ARGUMENT (google.rpc.BadRequest with all violations,
     google.rpc.ErrorInfo), FAILED_PRECONDITION (the loaded model cannot do what was asked),
     UNIMPLEMENTED (an option that this version does not implement, named),
-    RESOURCE_EXHAUSTED (the queue is full; google.rpc.RetryInfo), DEADLINE_EXCEEDED,
+    RESOURCE_EXHAUSTED (the server is full or, with what is queued, too slow for the deadline;
+    google.rpc.RetryInfo), DEADLINE_EXCEEDED, UNAUTHENTICATED (a server that asks for tokens),
     CANCELLED, UNAVAILABLE (not warm yet or draining) and INTERNAL.
+
+    Metadata `x-request-id` (1 to 128 letters, digits, `.`, `_`, `-`) names a call in the server's
+    log; without it the server makes one up. It comes back in the trailing metadata.
     """
 
     def __init__(self, channel):
@@ -69,8 +73,12 @@ class RerankPruneServiceServicer(object):
     Errors of every method: INVALID_ARGUMENT (google.rpc.BadRequest with all violations,
     google.rpc.ErrorInfo), FAILED_PRECONDITION (the loaded model cannot do what was asked),
     UNIMPLEMENTED (an option that this version does not implement, named),
-    RESOURCE_EXHAUSTED (the queue is full; google.rpc.RetryInfo), DEADLINE_EXCEEDED,
+    RESOURCE_EXHAUSTED (the server is full or, with what is queued, too slow for the deadline;
+    google.rpc.RetryInfo), DEADLINE_EXCEEDED, UNAUTHENTICATED (a server that asks for tokens),
     CANCELLED, UNAVAILABLE (not warm yet or draining) and INTERNAL.
+
+    Metadata `x-request-id` (1 to 128 letters, digits, `.`, `_`, `-`) names a call in the server's
+    log; without it the server makes one up. It comes back in the trailing metadata.
     """
 
     def RerankAndPrune(self, request, context):
@@ -141,8 +149,12 @@ class RerankPruneService(object):
     Errors of every method: INVALID_ARGUMENT (google.rpc.BadRequest with all violations,
     google.rpc.ErrorInfo), FAILED_PRECONDITION (the loaded model cannot do what was asked),
     UNIMPLEMENTED (an option that this version does not implement, named),
-    RESOURCE_EXHAUSTED (the queue is full; google.rpc.RetryInfo), DEADLINE_EXCEEDED,
+    RESOURCE_EXHAUSTED (the server is full or, with what is queued, too slow for the deadline;
+    google.rpc.RetryInfo), DEADLINE_EXCEEDED, UNAUTHENTICATED (a server that asks for tokens),
     CANCELLED, UNAVAILABLE (not warm yet or draining) and INTERNAL.
+
+    Metadata `x-request-id` (1 to 128 letters, digits, `.`, `_`, `-`) names a call in the server's
+    log; without it the server makes one up. It comes back in the trailing metadata.
     """
 
     @staticmethod

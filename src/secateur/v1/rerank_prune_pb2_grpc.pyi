@@ -9,7 +9,8 @@ Conventions of this file:
   - Probabilities and scores lie in [0, 1], both ends included. A number that may be
     absent is `optional`; absent means "there is none", never zero.
   - A request that breaks a limit is refused as a whole with INVALID_ARGUMENT, whose
-    google.rpc.BadRequest lists every fault at once. Nothing is cut silently.
+    google.rpc.BadRequest lists every fault at once; only the limit on the tokens of the
+    whole request is checked after the others. Nothing is cut silently.
   - Limits in characters count Unicode code points. The limits named here are the
     defaults; GetModelInfo tells those in force.
 """
@@ -43,8 +44,12 @@ class RerankPruneServiceStub:
     Errors of every method: INVALID_ARGUMENT (google.rpc.BadRequest with all violations,
     google.rpc.ErrorInfo), FAILED_PRECONDITION (the loaded model cannot do what was asked),
     UNIMPLEMENTED (an option that this version does not implement, named),
-    RESOURCE_EXHAUSTED (the queue is full; google.rpc.RetryInfo), DEADLINE_EXCEEDED,
+    RESOURCE_EXHAUSTED (the server is full or, with what is queued, too slow for the deadline;
+    google.rpc.RetryInfo), DEADLINE_EXCEEDED, UNAUTHENTICATED (a server that asks for tokens),
     CANCELLED, UNAVAILABLE (not warm yet or draining) and INTERNAL.
+
+    Metadata `x-request-id` (1 to 128 letters, digits, `.`, `_`, `-`) names a call in the server's
+    log; without it the server makes one up. It comes back in the trailing metadata.
     """
 
     @_typing.overload
@@ -71,8 +76,12 @@ class RerankPruneServiceAsyncStub(RerankPruneServiceStub):
     Errors of every method: INVALID_ARGUMENT (google.rpc.BadRequest with all violations,
     google.rpc.ErrorInfo), FAILED_PRECONDITION (the loaded model cannot do what was asked),
     UNIMPLEMENTED (an option that this version does not implement, named),
-    RESOURCE_EXHAUSTED (the queue is full; google.rpc.RetryInfo), DEADLINE_EXCEEDED,
+    RESOURCE_EXHAUSTED (the server is full or, with what is queued, too slow for the deadline;
+    google.rpc.RetryInfo), DEADLINE_EXCEEDED, UNAUTHENTICATED (a server that asks for tokens),
     CANCELLED, UNAVAILABLE (not warm yet or draining) and INTERNAL.
+
+    Metadata `x-request-id` (1 to 128 letters, digits, `.`, `_`, `-`) names a call in the server's
+    log; without it the server makes one up. It comes back in the trailing metadata.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -95,8 +104,12 @@ class RerankPruneServiceServicer(metaclass=_abc_1.ABCMeta):
     Errors of every method: INVALID_ARGUMENT (google.rpc.BadRequest with all violations,
     google.rpc.ErrorInfo), FAILED_PRECONDITION (the loaded model cannot do what was asked),
     UNIMPLEMENTED (an option that this version does not implement, named),
-    RESOURCE_EXHAUSTED (the queue is full; google.rpc.RetryInfo), DEADLINE_EXCEEDED,
+    RESOURCE_EXHAUSTED (the server is full or, with what is queued, too slow for the deadline;
+    google.rpc.RetryInfo), DEADLINE_EXCEEDED, UNAUTHENTICATED (a server that asks for tokens),
     CANCELLED, UNAVAILABLE (not warm yet or draining) and INTERNAL.
+
+    Metadata `x-request-id` (1 to 128 letters, digits, `.`, `_`, `-`) names a call in the server's
+    log; without it the server makes one up. It comes back in the trailing metadata.
     """
 
     @_abc_1.abstractmethod
