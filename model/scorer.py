@@ -12,6 +12,9 @@ from secateur.errors import InvariantError
 from secateur.model.prepared import EncodedWindow, WindowOutput
 from secateur.model.two_heads import TwoHeadModel
 
+# Only CUDA has a class for it; the other devices raise a plain RuntimeError.
+_OUT_OF_MEMORY = ("DefaultCPUAllocator: ", "MPS backend out of memory")
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """Arithmetic of the encoder's weights and hidden states, by its public name."""
 
@@ -57,7 +60,9 @@ class TorchScorer:
             inputs.append(_sentences(windows, shape))
         try:
             logits, keep = self._forward(inputs, passage_mask)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
             raise MemoryError("the batch does not fit into the device's memory") from error
         borders = np.cumsum(passage_mask.sum(axis=1))[:-1]
         kept = [None] * len(windows) if keep is None else np.split(keep, borders)
@@ -91,6 +96,11 @@ def check_dtype(dtype: str) -> None:
         )
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is unknown; use one of {', '.join(DTYPES)}")
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(sign in text for sign in _OUT_OF_MEMORY)
 
 
 def _sentences(windows: Sequence[EncodedWindow], shape: tuple[int, int]) -> NDArray[np.int64]:

@@ -202,19 +202,18 @@ def _patterns(patterns: Sequence[str], limits: Limits) -> Iterator[FieldViolatio
             limits.max_protected_patterns,
         )
         return
-    faulty = False
+    sound = []  # an empty one in a faulty one's place: it compiles, and keeps the numbers
     for i, pattern in enumerate(patterns):
         path = f"options.protected_patterns[{i}]"
         faults = list(text_faults(path, pattern, limits.max_protected_pattern_characters))
         if not faults and not pattern:
             faults = [FieldViolation(path, "is empty; an empty pattern protects nothing", "BLANK")]
-        faulty = faulty or bool(faults)
+        sound.append("" if faults else pattern)
         yield from faults
-    if not faulty:
-        try:
-            compile_patterns(patterns)
-        except InvalidRequestError as error:
-            yield from error.violations
+    try:
+        compile_patterns(sound)
+    except InvalidRequestError as error:
+        yield from error.violations
 
 
 def _passage_list(

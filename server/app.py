@@ -24,6 +24,7 @@ from secateur.model.engine import Engine
 from secateur.server import logs, security
 from secateur.server.batcher import THREADS, Batcher
 from secateur.server.calls import Calls
+from secateur.server.decoding import DecodingInterceptor
 from secateur.server.gate import Gate, State
 from secateur.server.metrics import Metrics
 from secateur.server.pipeline import Pipeline
@@ -41,6 +42,7 @@ SERVICE: Final = pb.DESCRIPTOR.services_by_name["RerankPruneService"].full_name
 """Full name of the service, as health checks and reflection know it."""
 
 _INT32_MAX: Final = 2**31 - 1
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LAST_BYTES_SECONDS: Final = 1.0
 _IDLE_THREAD_SECONDS: Final = 0.5
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
@@ -72,7 +74,8 @@ class App:
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._credentials = security.credentials(settings)
         self._server = grpc.aio.server(
-            options=_options(settings), interceptors=security.interceptors(settings, calls)
+            options=_options(settings),
+            interceptors=(*security.interceptors(settings, calls), DecodingInterceptor(calls)),
         )
         self._pool = ThreadPoolExecutor(
             max_workers=min(4, settings.threads), thread_name_prefix=f"{THREADS}prepare"
@@ -248,7 +251,7 @@ async def serve(
         (hurry if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal)
     try:
         announce(f"listening on {address(settings.host, await app.start())}")
@@ -261,7 +264,7 @@ async def serve(
             if cut:
                 logger.warning("%d calls were cut off at the end of the drain", cut)
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOP_SIGNALS:
             loop.remove_signal_handler(number)
     return 1 if died else 0
 
@@ -289,13 +292,14 @@ def run(
 ) -> int:
     """:func:`serve` with logging and an event loop of its own; one sentence on what went wrong.
 
+    From the end of the drain on, further signals are ignored: they must not change the code.
     Does not return, but ends the process with the same code, when a thread is still at work for
     a call that was cut off: Python would wait for it, longer than the grace of whoever runs us.
     """
     logs.configure(settings.log_level, settings.log_format)
     code = 1
     try:
-        code = asyncio.run(serve(settings, load_engine=load_engine))
+        code = asyncio.run(_serve_once(settings, load_engine))
     except (SettingsError, CheckpointError, MissingExtraError) as error:
         print(f"secateur: {error}", file=sys.stderr)
     if _threads_at_work():
@@ -305,6 +309,16 @@ def run(
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+async def _serve_once(
+    settings: ServerSettings, load_engine: Callable[[ServerSettings], Engine]
+) -> int:
+    try:
+        return await serve(settings, load_engine=load_engine)
+    finally:
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _threads_at_work() -> bool:

@@ -45,6 +45,11 @@ class Metrics:
         self._passage_errors = Counter(
             "secateur_passage_errors", "Passages that failed alone.", ["code"], registry=registry
         )
+        self._not_finite = Counter(
+            "secateur_not_finite_passages",
+            "Passages that failed because the model's output was not finite.",
+            registry=registry,
+        )
         self._queue_tokens = Gauge(
             "secateur_queue_tokens", "Tokens that wait for the model.", registry=registry
         )
@@ -127,6 +132,10 @@ class Metrics:
     def passage_error(self, code: str) -> None:
         """A passage has failed alone. code: the name of its gRPC status."""
         self._passage_errors.labels(code).inc()
+
+    def not_finite(self) -> None:
+        """A passage has failed alone because the model's output was not finite."""
+        self._not_finite.inc()
 
     def queue(self, *, tokens: int, windows: int) -> None:
         """What waits for the model now."""

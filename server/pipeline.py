@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
 from secateur.errors import FieldViolation, InvalidRequestError
+from secateur.model.assemble import NOT_FINITE
 from secateur.model.engine import Engine
 from secateur.model.prepared import PreparedPassage, PreparedQuery
 from secateur.model.token_limits import check_passage_tokens, check_request_tokens
@@ -183,6 +184,8 @@ class Pipeline:
                 result = self.engine.failed(passage, passage.passage, passage_error_of(error))
             if result.error is not None:
                 self.metrics.passage_error(result.error.code)
+            if result.error == NOT_FINITE:
+                self.metrics.not_finite()
             results.append(result)
         return results
 

@@ -33,6 +33,7 @@ CLIENT_PREFIX = "SECATEUR_CLIENT_"
 
 _LIMITS = Limits()
 _INT32 = 2**31 - 1
+_PROTECTING_FILES = frozenset({"auth_tokens_file", "tls_cert", "tls_key", "tls_client_ca"})
 
 # A Kubernetes Service called "secateur" puts these into every pod beside it. They are not ours.
 _KUBERNETES_LINKS = re.compile(
@@ -266,17 +267,20 @@ def _read_toml(path: Path, cls: type[BaseSettings]) -> dict[str, object]:
 
 
 def _refuse_bad_secrets(given: Mapping[str, object], cls: type[BaseSettings]) -> None:
-    """Secrets come from the environment or a file, and an empty one is no "unset"."""
+    """Secrets come from the environment or a file; an empty one, or the empty name of a file
+    that protects the server, is no "unset": it must not open the server."""
+    variables = {name.upper(): value for name, value in os.environ.items()}
     for name in cls.model_fields:
-        if not _is_secret(name, cls):
+        secret = _is_secret(name, cls)
+        if not secret and name not in _PROTECTING_FILES:
             continue
         variable = PREFIX + name.upper()
-        if name in given:
+        if secret and name in given:
             raise SettingsError(
                 f"--{name.replace('_', '-')}: the command line shows a secret to every user of "
                 f"the machine; set {variable} or put {name} into the config file"
             )
-        if variable in os.environ and not os.environ[variable].strip():
+        if not variables.get(variable, "set").strip():
             raise SettingsError(f"{variable} is set but empty; unset it or give it a value")
 
 

@@ -173,12 +173,13 @@ async def test_f23_bytes_that_are_no_message_are_refused_in_our_words(data: byte
     """gRPC itself would tell the caller the raw exception."""
     async with serving() as server:
         path = "/secateur.v1.RerankPruneService/"
+        channel: Any = server.channel
         for method in ("RerankAndPrune", "Highlight"):
-            error = await error_of(server.channel.unary_unary(path + method)(data))
+            error = await error_of(channel.unary_unary(path + method)(data))
             assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert fields_of(error) == ["message"]
             assert "Decode" not in str(error.details())
-        call: Any = server.channel.stream_stream(path + "RerankAndPruneStream")(iter([data]))
+        call = channel.stream_stream(path + "RerankAndPruneStream")(iter([data]))
         error = await error_of(call.read())
         assert fields_of(error) == ["message"]
         count = server.app.metrics.registry.get_sample_value(

@@ -105,8 +105,11 @@ def _write(source: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
         layout.checkpoint_key(key): value.to(dtype).contiguous()
         for key, value in source.model.state_dict().items()
     }
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    source.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    try:
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        source.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    except Exception as error:  # a full disk is a SafetensorError or tokenizers' bare Exception
+        raise CheckpointError(f"{folder}: cannot be written: {error}") from error
 
 
 def _compare(before: Checkpoint, after: Checkpoint, dtype: str) -> Conversion:

@@ -38,8 +38,10 @@ _NOT_THE_ENCODER = re.compile(
     r"|model_type|secateur|num_labels|id2label|label2id"
     r"|mode|base_model_\w+|tokenizer_name_or_path|pruning_config|max_length|num_pruning_labels"
     r"|encoder_architecture|default_thr\w+"
+    r"|return_dict|torchscript|output_attentions|output_hidden_states|use_cache"
+    r"|chunk_size_feed_forward"
 )
-"""Keys of config.json that say nothing about the encoder."""
+"""Keys of config.json that say nothing about the encoder, or only how to call it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +124,7 @@ def _named(config: Mapping[str, Any], encoder: Encoder) -> Family | None:
     own = config.get("secateur")
     name = own.get("family") if isinstance(own, dict) else None
     if name is not None:
-        if name not in FAMILIES:
+        if not isinstance(name, str) or name not in FAMILIES:
             raise CheckpointError(
                 f'"secateur": family is {name!r}, must be one of {", ".join(FAMILIES)}'
             )

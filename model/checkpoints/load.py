@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,14 @@ _BAD_CONFIG = (
     ImportError,
     StrictDataclassError,
     ZeroDivisionError,
+    AssertionError,  # torch: a padding id beyond the embeddings
 )
+
+_LONGEST_INPUT = 1 << 20
+"""Tokens. Not every encoder's weights bound what its config says, and position ids take memory."""
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+"""How weights are stored. Others are quantised: their scales are not read here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +75,12 @@ def load_checkpoint(
     folder = source.folder
     config = _read_config(folder)
     weights = read_weights(folder, allow_pickle=allow_pickle)
-    tensors = {strip_wrappers(key): value for key, value in weights.tensors.items()}
+    tensors = _renamed(weights.tensors, strip_wrappers, folder)
     try:
         layout = detect(config, tensors)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from None
-    tensors = _wrapped(tensors, layout.family)
+    tensors = _renamed(tensors, lambda key: _wrapped(key, layout.family), folder)
     model, encoder_config = _build(layout, tensors, folder)
     _load_tensors(model, layout, tensors, folder)
     layout.encoder.restore_buffers(model.encoder, encoder_config)
@@ -104,13 +111,26 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _wrapped(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
+def _renamed(
+    tensors: Mapping[str, Tensor], rename: Callable[[str], str], folder: Path
+) -> dict[str, Tensor]:
+    """Tensors by their new names. Two of one name, such as a model and its average, are refused."""
+    renamed: dict[str, Tensor] = {}
+    for key, value in tensors.items():
+        name = rename(key)
+        if name in renamed:
+            raise CheckpointError(
+                f"{folder}: expected one tensor {name}, found several whose keys differ only in "
+                f"their prefix, such as {key}"
+            )
+        renamed[name] = value
+    return renamed
+
+
+def _wrapped(key: str, family: Family) -> str:
     """Legacy keys get the family's wrapper: they belong to the stock model inside it."""
     heads = (family.wrapper, "pruning_head.")
-    return {
-        key if not family.wrapper or key.startswith(heads) else family.wrapper + key: value
-        for key, value in tensors.items()
-    }
+    return key if not family.wrapper or key.startswith(heads) else family.wrapper + key
 
 
 def _build(layout: Layout, tensors: Mapping[str, Tensor], folder: Path) -> tuple[TwoHeadModel, Any]:
@@ -128,10 +148,16 @@ def _build(layout: Layout, tensors: Mapping[str, Tensor], folder: Path) -> tuple
                 token_types=getattr(config, "type_vocab_size", 0) > 1,
                 pools_sentences=family.scores_sentences,
             )
+        longest = encoder.longest_input(config)
     except _BAD_CONFIG as error:
         raise CheckpointError(
             f"{folder / 'config.json'}: not a {encoder.model_type} config: {error}"
         ) from error
+    if longest > _LONGEST_INPUT:
+        raise CheckpointError(
+            f"{folder / 'config.json'}: max_position_embeddings is "
+            f"{config.max_position_embeddings}, the limit is {_LONGEST_INPUT} tokens"
+        )
     return model, config
 
 
@@ -149,10 +175,20 @@ def _load_tensors(
         for key, (_, value) in expected.items()
         if key in tensors and tensors[key].shape != value.shape
     ]
-    if missing or unknown or shapes:
+    quantised = [
+        f"{key} is {str(tensors[key].dtype).removeprefix('torch.')}"
+        for key in expected
+        if key in tensors and tensors[key].dtype not in _FLOATS
+    ]
+    if missing or unknown or shapes or quantised:
         parts = [
             f"{title}: {', '.join(keys[:8])}{' …' if len(keys) > 8 else ''}"
-            for title, keys in (("missing", missing), ("unknown", unknown), ("shapes", shapes))
+            for title, keys in (
+                ("missing", missing),
+                ("unknown", unknown),
+                ("shapes", shapes),
+                ("not plain floats", quantised),
+            )
             if keys
         ]
         family = layout.family
@@ -179,9 +215,11 @@ def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises bare Exception
         raise CheckpointError(f"{path}: {error}") from error
-    if tokenizer.get_vocab_size() > vocab_size:
+    # The largest id, not the count: vocabularies have gaps.
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest >= vocab_size:
         raise CheckpointError(
-            f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} tokens, "
-            f"the model only {vocab_size} embeddings"
+            f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} tokens with ids up to "
+            f"{largest}, the model only {vocab_size} embeddings"
         )
     return tokenizer

@@ -66,12 +66,18 @@ def read_settings(
     try:
         if values["default_keep_rule"] is not None:
             values["default_keep_rule"] = KeepRule(values["default_keep_rule"])
-        values["languages"] = tuple(values.get("languages", ()))
+        values["languages"] = _languages(values.get("languages", []), where)
         settings = CheckpointSettings(**values, revision=revision)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f'{where}: "secateur": {error}') from error
     _check(settings, family, longest_input, where)
     return settings
+
+
+def _languages(stated: Any, where: Path) -> tuple[str, ...]:
+    if not isinstance(stated, list) or not all(isinstance(code, str) for code in stated):
+        raise CheckpointError(f"{where}: languages is {stated!r}, must be a list of codes")
+    return tuple(stated)
 
 
 def _window(config: Mapping[str, Any], family: Family, longest_input: int) -> Any:
@@ -86,6 +92,8 @@ def _threshold(config: Mapping[str, Any], family: Family) -> Any:
 
 
 def _check(settings: CheckpointSettings, family: Family, longest_input: int, where: Path) -> None:
+    if not isinstance(settings.id, str) or not settings.id:
+        raise CheckpointError(f"{where}: id is {settings.id!r}, must be a text that is not empty")
     window = settings.window_tokens
     if not isinstance(window, int) or not SHORTEST_WINDOW <= window <= longest_input:
         raise CheckpointError(

@@ -103,7 +103,7 @@ def _snapshot(name: str, revision: str | None, patterns: tuple[str, ...]) -> Pat
     except errors.RevisionNotFoundError as error:
         raise CheckpointError(f"cannot fetch {shown}: no such revision on the hub") from error
     except errors.LocalEntryNotFoundError as error:
-        reason = "it is not in the local cache, and the hub " + (
+        reason = "there is no such folder here, it is not in the local cache, and the hub " + (
             f"may not be asked ({' or '.join(OFFLINE_VARIABLES)} is set)"
             if offline
             else "cannot be reached"

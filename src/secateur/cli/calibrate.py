@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from secateur.cli.evaluate import Data, faults_of, load_pruner
+from secateur.cli.evaluate import Data, check_output, faults_of, load_pruner
 from secateur.cli.exits import BadInputError, extra_needed
 from secateur.cli.options import Model, command
 
@@ -36,8 +36,7 @@ def calibrate(
         wanted = Target.parse(target)
     except ValueError as error:
         raise BadInputError(f"--target {error}") from None
-    if not out.parent.is_dir():
-        raise BadInputError(f"--out {out}: there is no folder {out.parent}")
+    check_output("--out", out)
     with faults_of(data):
         rows, skipped = load_rows(data)
     if not rows:

@@ -87,6 +87,8 @@ class PruneArguments:
                 raise BadInputError(f"--{option} is {value}, must be from 0 to 1")
         if self.plot is not None and self.plot.suffix not in _PLOTS:
             raise BadInputError(f"--plot {self.plot}: must end in {' or '.join(_PLOTS)}")
+        if self.plot is not None:
+            check_output("--plot", self.plot)
 
 
 @evaluate.command()
@@ -177,6 +179,14 @@ def faults_of(file: Path) -> Iterator[None]:
         raise BadInputError(str(error)) from None
     except OSError as error:
         raise BadInputError(f"cannot read {file}: {error.strerror or error}") from None
+
+
+def check_output(option: str, file: Path) -> None:
+    """Raises BadInputError, before any work, for a file that cannot be written there."""
+    if not file.parent.is_dir():
+        raise BadInputError(f"{option} {file}: there is no folder {file.parent}")
+    if file.is_dir():
+        raise BadInputError(f"{option} {file}: is a folder, must be a file")
 
 
 def load_pruner(model: str | None) -> Pruner:

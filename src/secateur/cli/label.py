@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from secateur.cli.evaluate import faults_of
+from secateur.cli.evaluate import check_output, faults_of
 from secateur.cli.exits import FAILED, BadInputError, extra_needed
 from secateur.cli.options import command
 
@@ -48,8 +48,11 @@ def label(
         from secateur.training.silver_chat import Endpoint
         from secateur.training.sources import read_source
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    check_output("--out", out)
     with faults_of(Path(data)):
         rows = list(read_source(data, Path()))
+    if not rows:
+        raise BadInputError(f"{data}: no row to label")
     try:
         endpoint = Endpoint(base_url=base_url, model=model, api_key=os.environ.get(_KEY))
         with logging_redirect_tqdm():

@@ -36,7 +36,11 @@ def train(
         from secateur.training.train import train as run
     try:
         settings = TrainConfig.load(config)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise BadInputError(f"cannot read {config}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise BadInputError(f"{config}: not valid UTF-8") from None
+    except ValueError as error:
         raise BadInputError(f"{config}: {error}") from None
     target = out or Path("runs") / config.stem
     if target.exists() and not target.is_dir():
