@@ -6,6 +6,8 @@ FROM python:${PYTHON_VERSION}-slim AS build
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_CACHE_DIR=/var/cache/pip \
     PIP_DISABLE_PIP_VERSION_CHECK=1
+# "serve,milvus" adds SearchService.
+ARG EXTRAS=serve
 WORKDIR /src
 RUN python -m venv /opt/secateur
 COPY constraints.txt ./
@@ -14,7 +16,7 @@ RUN --mount=type=cache,target=/var/cache/pip \
     "$(grep '^torch==' constraints.txt)"
 COPY . .
 RUN --mount=type=cache,target=/var/cache/pip \
-    /opt/secateur/bin/pip install -c constraints.txt '.[serve]'
+    /opt/secateur/bin/pip install -c constraints.txt ".[${EXTRAS}]"
 
 FROM python:${PYTHON_VERSION}-slim
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin secateur
@@ -22,6 +24,7 @@ COPY --from=build /opt/secateur /opt/secateur
 # Nothing is downloaded: the model lies in the package. torch insists on a folder for temporary
 # files, and /dev/shm is the one that stays writable under a read-only root.
 ENV PATH=/opt/secateur/bin:${PATH} \
+    GRPC_VERBOSITY=ERROR \
     HF_HUB_OFFLINE=1 \
     HOME=/nonexistent \
     PYTHONDONTWRITEBYTECODE=1 \
