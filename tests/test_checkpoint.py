@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from families_originals import write
 from one_thread import one_thread  # noqa: F401 - a fixture
 from safetensors.torch import load_file, save_file
 from tiny import tiny_provence
@@ -108,7 +109,22 @@ def test_pruner_runs_any_such_checkpoint(tmp_path: Path) -> None:
             "found spm.model: save the tokenizer with transformers' fast class",
         ),
         (lambda f: _edit_config(f, vocab_size=8), "shapes: deberta.embeddings.word_embeddings"),
-        (_bigger_tokenizer, "tokens, the model only"),
+        (_bigger_tokenizer, "tokens with ids up to 95, the model only 94 embeddings"),
+        (lambda f: _edit_config(f, pad_token_id=10**6), "not a deberta-v2 config: Padding_idx"),
+        (
+            lambda f: _edit_config(f, max_position_embeddings=10**13),
+            "max_position_embeddings is 10000000000000, the limit is 1048576 tokens",
+        ),
+        (
+            lambda f: _rewrite(f, lambda s: {**s, "module.classifier.bias": torch.ones(1)}),
+            "expected one tensor classifier.bias, found several",
+        ),
+        (
+            lambda f: _rewrite(
+                f, lambda s: {**s, "classifier.weight": s["classifier.weight"].to(torch.int8)}
+            ),
+            "not plain floats: classifier.weight is int8",
+        ),
         (lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer.json"),
         (
             lambda f: _rewrite(f, lambda s: {k: v for k, v in s.items() if "token_cl" not in k}),
@@ -130,6 +146,14 @@ def test_pruner_runs_any_such_checkpoint(tmp_path: Path) -> None:
         (lambda f: _edit_config(f, secateur={"default_threshold": "low"}), "must be a number"),
         (lambda f: _edit_config(f, secateur={"treshold": 0.1}), "treshold"),
         (lambda f: _edit_config(f, secateur=["x"]), '"secateur" must be an object'),
+        (lambda f: _edit_config(f, secateur={"id": 5}), "id is 5, must be a text"),
+        (lambda f: _edit_config(f, secateur={"id": ""}), "id is '', must be a text"),
+        (
+            lambda f: _edit_config(f, secateur={"languages": "en"}),
+            "languages is 'en', must be a list of codes",
+        ),
+        (lambda f: _edit_config(f, secateur={"languages": [5]}), "languages is [5], must be"),
+        (lambda f: _edit_config(f, secateur={"family": ["x"]}), "family is ['x'], must be one of"),
         (
             lambda f: _edit_config(f, secateur={"family": "provance"}),
             "must be one of secateur, pro",
@@ -144,6 +168,18 @@ def test_a_broken_folder_names_what_is_wrong(
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(tmp_path)
     assert message in str(caught.value)
+
+
+def test_the_largest_token_id_counts(tmp_path: Path) -> None:
+    """A vocabulary with a gap may have few tokens and still an id beyond the embeddings."""
+    write("plain-bert", tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary["valve"] = len(vocabulary) + 7
+    file.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"tokens with ids up to \d+, the model only"):
+        load_checkpoint(tmp_path)
 
 
 def test_a_missing_folder_is_named() -> None:

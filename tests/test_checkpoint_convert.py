@@ -10,6 +10,7 @@ import pytest
 import torch
 from families_originals import KINDS, build, save, state, write
 from one_thread import one_thread  # noqa: F401 - a fixture
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from secateur import CheckpointError
@@ -110,3 +111,16 @@ def test_config_says_family_and_encoder(tmp_path: Path) -> None:
     assert "base_model_config" not in config
     keys = load_file(tmp_path / "ours" / "model.safetensors").keys()
     assert {key.partition(".")[0] for key in keys} == {"ranking_model", "pruning_head"}
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """safetensors and tokenizers have errors of their own for it; nothing is left behind."""
+
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("I/O error: No space left on device")
+
+    write("plain-bert", tmp_path / "theirs")
+    monkeypatch.setattr(module, "save_file", full)
+    with pytest.raises(CheckpointError, match="cannot be written: I/O error: No space left"):
+        convert(tmp_path / "theirs", tmp_path / "ours")
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]

@@ -15,7 +15,7 @@ from torch import Tensor
 from secateur import CheckpointError, KeepRule, ScoreSource
 from secateur.model.checkpoints.detect import strip_wrappers
 from secateur.model.checkpoints.load import Checkpoint, load_checkpoint
-from secateur.model.pruner import load_engine
+from secateur.model.pruner import Pruner, load_engine
 
 State = Mapping[str, Tensor]
 
@@ -276,3 +276,29 @@ def test_keys_that_nothing_needs(tmp_path: Path) -> None:
         load(
             tmp_path / "more", "plain-xlm-roberta", add={"roberta.encoder.layer.9.x": torch.ones(1)}
         )
+
+
+def test_how_to_call_the_encoder_is_not_the_configs(tmp_path: Path) -> None:
+    """Some configs ask for tuples, or for chunks that only some lengths divide into."""
+    tensors, tokenizer, config = made("provence")
+    odd = {"return_dict": False, "torchscript": True, "chunk_size_feed_forward": 7}
+    save(tmp_path / "odd", tensors, tokenizer, {**config, **odd, "output_attentions": True})
+    save(tmp_path / "plain", tensors, tokenizer, config)
+    answers = [
+        Pruner.load(tmp_path / name).rerank_and_prune("valve", ["The red valve opens."]).results
+        for name in ("odd", "plain")
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_no_padding_id(tmp_path: Path) -> None:
+    """XLM-R counts positions from it."""
+    with pytest.raises(CheckpointError, match="not a xlm-roberta config"):
+        load(tmp_path, "xprovence", pad_token_id=None)
+
+
+def test_two_tensors_of_one_place(tmp_path: Path) -> None:
+    """A legacy key beside the same one with its prefix: neither may win in silence."""
+    extra = {"classifier.bias": torch.ones(1)}
+    with pytest.raises(CheckpointError, match=r"one tensor ranking_model\.classifier\.bias, found"):
+        load(tmp_path, "open_provence", add=extra)

@@ -95,7 +95,10 @@ def test_offline_variables(
     resolve("owner/model")
     assert hub.calls[0]["local_files_only"] is True
     hub.answer = errors.LocalEntryNotFoundError("long text")
-    with pytest.raises(CheckpointError, match=r"not in the local cache.*HF_HUB_OFFLINE or"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"no such folder here, it is not in the local cache.*HF_HUB_OFFLINE or",
+    ):
         resolve("owner/model")
 
 
