@@ -19,6 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from secateur.errors import CheckpointError, InvariantError, MissingExtraError
+from secateur.model.assemble import NOT_FINITE
 from secateur.model.calibration import CalibrationError
 from secateur.model.engine import Engine
 from secateur.server import logs, security
@@ -132,7 +133,8 @@ class App:
     async def warm_up(self) -> ModelInfo:
         """Load the model, send real passages the whole way, and only then turn SERVING.
 
-        Raises what loading raises, and InvariantError when the warm-up gives no score.
+        Raises what loading raises, CheckpointError when the model's scores are not finite, and
+        InvariantError when the warm-up gives no score for another reason.
         """
         loop = asyncio.get_running_loop()
         engine = await loop.run_in_executor(self._pool, self._load_engine, self.settings)
@@ -156,6 +158,10 @@ class App:
             ranked = await pipeline.rerank_and_prune(
                 query, passages, PruneOptions(truncate_query=True), started=started
             )
+            if any(result.error == NOT_FINITE for result in ranked.results):
+                raise CheckpointError(
+                    f"{engine.info.id}: its scores are not finite; the weights are broken"
+                )
             if [_is_scored(result) for result in ranked.results] != [True]:
                 raise InvariantError("the warm-up passage was not scored; this is a bug")
             logger.info("warm-up pass: %.1f ms", ranked.timing.total_ms)

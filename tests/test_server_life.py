@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from server_harness import (
 
 from secateur.errors import CheckpointError, InvariantError, UnavailableError
 from secateur.model.engine import Engine
+from secateur.model.prepared import EncodedWindow, WindowOutput
 from secateur.server.app import SERVICE, App, address, run, serve
 from secateur.server.gate import Gate, State
 from secateur.server.settings import ServerSettings, SettingsError
@@ -74,6 +77,19 @@ async def test_a_warm_up_that_scores_nothing_is_no_warm_up() -> None:
 
     async with serving(scorer=FakeScorer(fail=broken), warm=False) as server:
         with pytest.raises(InvariantError):
+            await server.app.warm_up()
+        assert await server.health() == NOT_SERVING
+
+
+async def test_broken_weights_are_the_checkpoints_fault() -> None:
+    """A model of NaN stopped the start with "this is a bug"."""
+
+    class NotFinite(FakeScorer):
+        def run(self, windows: Sequence[EncodedWindow]) -> list[WindowOutput]:
+            return [replace(output, relevance_logit=math.nan) for output in super().run(windows)]
+
+    async with serving(scorer=NotFinite(), warm=False) as server:
+        with pytest.raises(CheckpointError, match="not finite; the weights are broken"):
             await server.app.warm_up()
         assert await server.health() == NOT_SERVING
 
