@@ -217,6 +217,7 @@ def test_the_command_says_when_the_target_cannot_be_met(
     [
         ("f1=0.9", "c.json", "--target 'f1=0.9' is none of precision=X, recall=X, compression=X"),
         ("recall=0.9", "no/c.json", "there is no folder "),
+        ("recall=0.9", ".", "is a folder, must be a file"),
     ],
 )
 def test_wrong_usage_is_told_before_any_work(

@@ -261,6 +261,7 @@ def test_rerank(
         (["--threshold", "0.5", "--sweep"], "--sweep finds the threshold; leave --threshold out"),
         (["--max-f1-drop", "0.1"], "--max-f1-drop needs --baseline"),
         (["--plot", "a.pdf"], "--plot a.pdf: must end in .png or .svg"),
+        (["--plot", "no/such/a.png"], "--plot no/such/a.png: there is no folder no/such"),
         (["--keep-rule", "sentence_head"], "--keep-rule: "),
         (["--baseline", "no.json"], "cannot read no.json: No such file"),
     ],
@@ -304,4 +305,4 @@ def test_a_refused_row_is_wrong_input(model: Path, tmp_path: Path, capsys: Captu
     faulty = {**ROWS[0], "sentences": SENTENCES, "labels": [1, 0, 0]}
     data = write(tmp_path / "rows.jsonl", [faulty])
     assert main(["evaluate", "prune", "--data", str(data), "--model", str(model)]) == 2
-    assert "row a: sentences[2]: only white space may lie after" in capsys.readouterr().err
+    assert "line 1: text in [59, 61] belongs to none of sentences" in capsys.readouterr().err

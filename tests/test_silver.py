@@ -400,7 +400,7 @@ def test_the_command(
         ("o.jsonl", failure(403, "no entry for sk-environment"), 1, "refuses the request"),
         ("o.jsonl", completion("no"), 1, "a: skipped: no valid answer in 3 tries"),
         ("o.json", completion(support(1)), 2, "the name must end in .jsonl"),
-        ("no/o.jsonl", completion(support(1)), 1, "No such file or directory"),
+        ("no/o.jsonl", completion(support(1)), 2, "there is no folder"),
     ],
 )
 def test_the_command_fails_with_a_code_and_without_the_key(

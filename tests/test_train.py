@@ -60,12 +60,35 @@ def run(config: dict[str, Any], data: Path, out: str) -> Path:
     ("values", "message"),
     [
         ({}, "stages: at least one"),
-        ({"stages": [{"name": "a", "max_length": 32}], "batch_token": 1}, "batch_token"),
-        ({"stages": [{"name": "a", "max_len": 32}]}, "stages[0]"),
-        ({"stages": [{"name": "a", "max_length": 32, "sets": [{"file": "x"}]}]}, "sets[0]"),
+        ({"stages": [STAGE], "batch_token": 1}, "batch_token"),
+        ({"stages": [{**STAGE, "max_len": 32}]}, "stages[0]"),
+        ({"stages": [{**STAGE, "sets": [{"file": "x"}]}]}, "sets[0]"),
+        ({"stages": STAGE}, "stages: must be a list of tables"),
+        ({"stages": [{"name": "a", "max_length": 32}]}, "stages[0].sets: at least one"),
+        ({"stages": [{**STAGE, "sets": ["toy"]}]}, "stages[0].sets: must be a list of tables"),
+        ({"stages": [{"max_length": 32, "sets": [{"name": "x"}]}]}, "stages[0]: name is missing"),
+        ({"stages": [{**STAGE, "max_length": 4}]}, "max_length is 4, must be at least 16"),
+        ({"stages": [{**STAGE, "sets": [{"name": "x", "joined": 2}]}]}, "must be from 0 to 1"),
+        ({"stages": [{**STAGE, "sets": [{"name": "x", "rows": True}]}]}, "a whole number"),
+        ({"stages": [STAGE], "batch_tokens": "x"}, "batch_tokens is 'x', must be a whole number"),
+        ({"stages": [STAGE], "accumulate": 0}, "accumulate is 0, must be at least 1"),
+        ({"stages": [STAGE], "learning_rate": -1}, "learning_rate is -1, must be at least 0"),
+        ({"stages": [STAGE], "learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"stages": [STAGE], "bfloat16": 1}, "bfloat16 is 1, must be true or false"),
+        ({"stages": [STAGE], "init": 3}, "init is 3, must be text"),
+        ({"stages": [STAGE], "loss": 3}, "loss: must be a table"),
+        ({"stages": [STAGE], "loss": {"token": -0.5}}, "loss.token is -0.5"),
+        ({"stages": [STAGE], "loss": {"teacher_score": 1}}, "loss.teacher_score: needs a teacher"),
+        (
+            {
+                "stages": [STAGE],
+                "loss": dict.fromkeys(("token", "sentence", "listwise", "score", "candidates"), 0),
+            },
+            "loss: all weights are 0",
+        ),
     ],
 )
-def test_an_unknown_setting_is_an_error(values: dict[str, Any], message: str) -> None:
+def test_a_wrong_setting_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=r"\w") as caught:
         TrainConfig.from_dict(values)
     assert message in str(caught.value)
@@ -136,6 +159,61 @@ def test_a_set_that_is_not_there_is_named(data: Path) -> None:
     stage = {**STAGE, "sets": [{"name": "nothing"}]}
     with pytest.raises(ValueError, match="nothing: no such file"):
         run({"stages": [stage]}, data, "out")
+
+
+@pytest.mark.parametrize("key", ["init", "teacher"])
+def test_a_checkpoint_that_is_not_there_is_named(key: str, data: Path) -> None:
+    with pytest.raises(ValueError, match=f"{key}: no checkpoint folder at '/no/such'"):
+        run({"stages": [STAGE], key: "/no/such"}, data, "out")
+    with pytest.raises(ValueError, match=f"{key}: .*config.json: No such file"):
+        run({"stages": [STAGE], key: str(data)}, data, "out")
+
+
+def test_a_model_of_another_kind_is_no_start(data: Path) -> None:
+    with pytest.raises(ValueError, match=r"init: .* holds a model of type bert"):
+        run({"stages": [STAGE], "init": str(data / "bert")}, data, "out")
+    tiny_provence(data / "part")
+    (data / "part" / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match=r"init: .* has no tokenizer.json"):
+        run({"stages": [STAGE], "init": str(data / "part")}, data, "out")
+
+
+def test_a_teacher_reads_sentences_with_white_space_at_their_ends(data: Path) -> None:
+    """The row format allows it, the service does not: the rows are trimmed."""
+    tiny_provence(data / "teacher")
+    row = {**ROW, "answers": None, "labels": [0, 1, 0], "sentences": [[0, 19], [19, 42], [42, 49]]}
+    (data / "loose.jsonl").write_text(json.dumps(row) + "\n")
+    stage = {**STAGE, "sets": [{"name": "loose"}]}
+    out = run({"stages": [stage], "teacher": str(data / "teacher")}, data, "out")
+    assert (out / "model" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (None, "cannot read"),
+        (b"seed = = 1", "my.toml: Invalid value"),
+        (b"# \xe9", "my.toml: not valid UTF-8"),
+        (b"batch_tokens = 0", "my.toml: stages: at least one"),
+    ],
+)
+def test_a_config_that_cannot_be_read_exits_with_2(
+    config: bytes | None, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "my.toml"
+    if config is not None:
+        file.write_bytes(config)
+    done = CliRunner().invoke(app, ["train", "--config", str(file), "--out", str(tmp_path / "o")])
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_a_file_cannot_be_the_folder_of_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text('[[stages]]\nname = "a"\nmax_length = 48\nsets = [{ name = "toy" }]\n')
+    done = CliRunner().invoke(app, ["train", "--config", str(file), "--out", str(file)])
+    assert done.exit_code == 2
+    assert "is a file, must be a folder" in done.stderr
 
 
 def test_a_teacher_adds_its_probabilities_and_its_score(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -217,3 +218,55 @@ def test_a_window_with_a_kept_sentence_is_drawn_three_times_of_four_or_by_chance
     rng = random.Random(0)
     drawn = [draw_window(windows, rng).relevant for _ in range(800)]
     assert 650 < sum(drawn) < 750  # 0.75 + 0.25 / 2 of 800 is 700
+
+
+SPANS = {"answers": None, "sentences": [[0, 18], [19, 41], [42, 49]], "labels": [0, 1, 0]}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([1], "must be an object, not list"),
+        ({**ROW, "question": None}, "question must be text"),
+        ({**ROW, "relevant": "no"}, "relevant must be true or false"),
+        ({**ROW, "qid": [1]}, "qid must be text"),
+        ({**ROW, "answers": ["valve"]}, r"answers\[0\] must have text"),
+        ({**ROW, **SPANS, "sentences": None}, "labels need the sentences"),
+        ({**ROW, **SPANS, "sentences": [0, 18]}, r"sentences\[0\] must be \[start, end\]"),
+        ({**ROW, **SPANS, "labels": [0, 1]}, "2 labels for 3 sentences"),
+        ({**ROW, **SPANS, "labels": [0, 2, 0]}, "labels must be a list of 0 and 1"),
+        ({**ROW, **SPANS, "sentences": [[0, 18], [15, 41], [42, 49]]}, r"\[1\] starts before"),
+        ({**ROW, **SPANS, "sentences": [[0, 18], [19, 41], [42, 99]]}, "within the 49 characters"),
+        ({**ROW, **SPANS, "sentences": [[0, 18], [25, 41], [42, 49]]}, r"text in \[18, 25\]"),
+        ({**ROW, **SPANS, "sentences": [[0, 18], [18, 19], [19, 49]]}, "nothing but white space"),
+        ({**ROW, **SPANS, "sentences": [[0, 18], [19, 20], [20, 41]]}, r"text in \[41, 49\]"),
+    ],
+)
+def test_a_row_of_the_wrong_shape_is_named(row: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"set toy, row 2: .*{message}"):
+        set_examples(DataSet(name="toy"), [ROW, row], split, random.Random(1))
+
+
+def test_an_answer_may_leave_out_its_start() -> None:
+    row = {**ROW, "answers": [{"text": "valve opens"}]}
+    (group,) = set_examples(DataSet(name="toy"), [row], split, random.Random(1))
+    assert group[0].targets == (0.0, 1.0, 0.0)
+
+
+def test_skipping_every_row_is_an_error() -> None:
+    with pytest.raises(ValueError, match="set toy: skip = 3 passes over all 1 rows"):
+        set_examples(DataSet(name="toy", skip=3), [ROW], split, random.Random(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.jsonl", b'{"a": "\xe9"}', "x.jsonl: not valid UTF-8"),
+        ("x.jsonl.xz", b"no xz", "x.jsonl.xz: not a whole xz file"),
+        ("x.jsonl.xz", lzma.compress(b"{}")[:-9], "x.jsonl.xz: not a whole xz file"),
+    ],
+)
+def test_a_damaged_file_is_named(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        list(read_rows(tmp_path / name))

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from secateur.training.row_format import checked_fields, checked_row
+
 Splitter = Callable[[str, str], Sequence[tuple[int, int]]]
 """(text, language) → sentence spans."""
 
@@ -40,14 +42,22 @@ class Example:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a JSON Lines file, xz-compressed when its name ends in ``.xz``."""
+    """Yield the rows of a JSON Lines file, xz-compressed when its name ends in ``.xz``.
+
+    Raises ValueError that names the file when it is damaged, not UTF-8 or not JSON.
+    """
     opener = lzma.open if path.suffix == ".xz" else open
-    with opener(path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{path}:{number}: not JSON: {error}") from error
+    try:
+        with opener(path, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise ValueError(f"{path}:{number}: not JSON: {error}") from error
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: not valid UTF-8") from None
+    except (EOFError, lzma.LZMAError) as error:
+        raise ValueError(f"{path}: not a whole xz file: {error}") from None
 
 
 def example_from_row(row: dict[str, Any], split: Splitter) -> Example | None:
@@ -90,9 +100,15 @@ def example_from_row(row: dict[str, Any], split: Splitter) -> Example | None:
     )
 
 
-def load_examples(rows: Iterable[dict[str, Any]], split: Splitter) -> list[Example]:
-    """All usable examples, in order."""
-    made = (example_from_row(row, split) for row in rows)
+def load_examples(rows: Iterable[dict[str, Any]], split: Splitter, source: str) -> list[Example]:
+    """All usable examples, in order.
+
+    Raises ValueError with ``source``, row and field for a row of the wrong shape.
+    """
+    made = (
+        example_from_row(checked_fields(checked_row(row, where), where), split)
+        for where, row in ((f"{source}, row {number}", row) for number, row in enumerate(rows, 1))
+    )
     return [example for example in made if example is not None]
 
 

@@ -49,7 +49,7 @@ def set_examples(
     item: DataSet, rows: Iterable[dict[str, Any]], split: Splitter, rng: random.Random
 ) -> list[list[Example]]:
     """One set's questions with their candidates: chosen, softened, joined, with negatives."""
-    examples = load_examples(rows, split)
+    examples = load_examples(rows, split, f"set {item.name}")
     if not examples:
         raise ValueError(f"set {item.name}: no usable row")
     source = NegativeSource(examples, rng)
@@ -63,6 +63,10 @@ def set_examples(
         if item.joined:
             softened = [_joined(one, source, item, rng) for one in softened]
         groups.append([*softened, *negatives])
+    if not groups:
+        raise ValueError(
+            f"set {item.name}: skip = {item.skip} passes over all {len(examples)} rows"
+        )
     return groups
 
 

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from tqdm import tqdm
 
+from secateur.errors import CheckpointError
 from secateur.model.checkpoints.source import resolve
 from secateur.model.deberta import DebertaV2ForRerankAndPrune
 from secateur.model.pruner import Pruner
@@ -40,6 +41,8 @@ from secateur.training.warm_start import packaged_minilm, warm_start
 
 LOG_EVERY = 10
 METRICS = "metrics.jsonl"
+
+_TRAINABLE = ("deberta-v2", "Provence")  # model types of one architecture, under two names
 
 
 def parameter_groups(
@@ -87,25 +90,53 @@ def joint_loss(
     return {"loss": torch.stack(weighted).sum(), **parts}
 
 
+def _start(init: str) -> Path:
+    """The folder to start from. Raises ValueError when it holds no checkpoint that can be."""
+    if not init:
+        return packaged_minilm()
+    try:
+        folder = resolve(init).folder
+        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    except (CheckpointError, ValueError) as error:
+        raise ValueError(f"init: {error}") from error
+    except OSError as error:
+        raise ValueError(f"init: {error.filename}: {error.strerror}") from error
+    if kind not in _TRAINABLE:
+        raise ValueError(
+            f"init: {folder} holds a model of type {kind}, must be a run or checkpoint"
+        )
+    for name in ("tokenizer.json", "model.safetensors"):
+        if not (folder / name).is_file():
+            raise ValueError(f"init: {folder} has no {name}")
+    return folder
+
+
+def _teacher(config: TrainConfig) -> Teacher:
+    """The config's teacher. Raises ValueError when it cannot be loaded."""
+    try:
+        return Teacher(Pruner.load(config.teacher), config.teacher_share)
+    except CheckpointError as error:
+        raise ValueError(f"teacher: {error}") from error
+
+
 def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
     config: TrainConfig, rows: Rows, out: Path, split: Splitter, threads: int
 ) -> None:
     """Run ``config``. ``rows`` opens a set by name; see the module's docstring for ``out``.
 
-    Raises ValueError when ``out`` holds another config's run, or a set has no usable row.
+    Raises ValueError when ``out`` holds another config's run, a set cannot be used, or there is
+    no checkpoint by the name of ``init`` or ``teacher``.
     """
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
     # data
-    start_from = resolve(config.init).folder if config.init else packaged_minilm()
+    start_from = _start(config.init)
     tokenizer = Tokenizer.from_file(str(start_from / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    annotate = None
-    if config.teacher:
-        annotate = Teacher(Pruner.load(config.teacher), config.teacher_share).annotate
+    annotate = _teacher(config).annotate if config.teacher else None
     batches = plan(config, rows, tokenizer, split, annotate)
     steps = math.ceil(len(batches) / config.accumulate)
 

@@ -1,7 +1,6 @@
 """Labelled rows: which sentences of a passage answer a question. docs/evaluation.md has the format.
 
-The rows are those of :mod:`secateur.training.data`, checked field by field, because whoever
-measures brings data of their own.
+The rows are those of :mod:`secateur.training.data`.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from typing import Any
 
 from secateur.model.splitter import SentenceSplitter
 from secateur.training.data import example_from_row, read_rows
-
-Span = tuple[int, int]
-"""Half-open range of code points."""
+from secateur.training.row_format import Span, checked_fields, checked_row, is_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +75,16 @@ def checked_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """
     for number, row in enumerate(read_rows(path), 1):
         where = f"{path}, line {number}"
-        if not isinstance(row, dict):
-            raise ValueError(f"{where}: must be an object, not {type(row).__name__}")
-        for name, kind in (("question", str), ("passage", str), ("relevant", bool)):
-            if not isinstance(row.get(name), kind):
-                expected = {str: "text", bool: "true or false"}[kind]
-                raise ValueError(f"{where}: {name} must be {expected}")
-        for name in ("title", "lang", "kind", "qid"):
-            if not isinstance(row.get(name, ""), str | None):
-                raise ValueError(f"{where}: {name} must be text")
-        yield where, row
+        yield where, checked_row(row, where)
 
 
 def _labelled(row: dict[str, Any], where: str, name: str) -> LabelledRow | None:
     passage = row["passage"]
-    own = _spans(row, where)
-    _check_labels(row, where, own)
-    answers = _answers(row, where)
-    row = {**row, "answers": answers}
-    example = example_from_row(row, lambda text, lang: _split(text, lang) if own is None else own)
+    row = checked_fields(row, where)
+    own, answers = row["sentences"], row["answers"]
+    example = example_from_row(
+        row, lambda text, lang: split_passage(text, lang) if own is None else own
+    )
     if example is None:
         return None
     optional = _indexes(row.get("optional"), f"{where}: optional", len(example.sentences))
@@ -114,50 +102,10 @@ def _labelled(row: dict[str, Any], where: str, name: str) -> LabelledRow | None:
     )
 
 
-def _split(text: str, language: str) -> tuple[Span, ...]:
+def split_passage(text: str, language: str) -> tuple[Span, ...]:
     """Split as in service; a language that the splitter does not know is guessed by script."""
     known = language if language in SentenceSplitter.languages else ""
     return SentenceSplitter().split(text, known).spans
-
-
-def _spans(row: dict[str, Any], where: str) -> list[Span] | None:
-    """The row's own sentences; whether they cover the passage is checked on scoring."""
-    given = row.get("sentences")
-    if given is None:
-        return None
-    if not isinstance(given, list) or not given:
-        raise ValueError(f"{where}: sentences must be a list of [start, end] pairs or null")
-    for index, pair in enumerate(given):
-        if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_count, pair)):
-            raise ValueError(f"{where}: sentences[{index}] must be [start, end], offsets >= 0")
-    return [(start, end) for start, end in given]
-
-
-def _check_labels(row: dict[str, Any], where: str, own: list[Span] | None) -> None:
-    labels = row.get("labels")
-    if labels is None:
-        return
-    if own is None:
-        raise ValueError(f"{where}: labels need the sentences that they belong to")
-    if not isinstance(labels, list) or any(not _is_count(label) or label > 1 for label in labels):
-        raise ValueError(f"{where}: labels must be a list of 0 and 1")
-    if len(labels) != len(own):
-        raise ValueError(f"{where}: {len(labels)} labels for {len(own)} sentences")
-
-
-def _answers(row: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    answers = row.get("answers") or []
-    if not isinstance(answers, list):
-        raise ValueError(f"{where}: answers must be a list or null")
-    for index, answer in enumerate(answers):
-        text, start = (
-            (answer.get("text"), answer.get("start")) if isinstance(answer, dict) else (None, None)
-        )
-        if not isinstance(text, str) or not (start is None or _is_count(start)):
-            raise ValueError(
-                f"{where}: answers[{index}] must have text, and start as an offset >= 0 or null"
-            )
-    return [{"text": answer["text"], "start": answer.get("start")} for answer in answers]
 
 
 def _located(answers: list[dict[str, Any]], passage: str) -> Iterator[Span]:
@@ -171,10 +119,6 @@ def _located(answers: list[dict[str, Any]], passage: str) -> Iterator[Span]:
 def _indexes(given: object, where: str, count: int) -> tuple[int, ...]:
     if given is None:
         return ()
-    if not isinstance(given, list) or not all(_is_count(i) and i < count for i in given):
+    if not isinstance(given, list) or not all(is_count(i) and i < count for i in given):
         raise ValueError(f"{where} must be a list of sentence indexes below {count}")
     return tuple(given)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
