@@ -200,3 +200,10 @@ def test_an_index_cannot_leave_its_folder(tmp_path: Path) -> None:
     (folder / "model.safetensors.index.json").write_text("[1]")
     with pytest.raises(CheckpointError, match="not an index of weights"):
         load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("path", ["./nope", "../nope", "nope/.hidden"])
+def test_a_path_is_no_hub_id(path: str) -> None:
+    """``./nope`` was looked up on the hub."""
+    with pytest.raises(CheckpointError, match="no checkpoint folder at"):
+        resolve(path)

@@ -137,17 +137,40 @@ def test_errors_are_one_message(
 def test_a_repeated_id_is_refused(capsys: Capture) -> None:
     Path("twice.jsonl").write_text('{"id": "pump.md", "text": "x"}\n', encoding="utf-8")
     assert main(["index", "-c", "c", "pump.md", "twice.jsonl"]) == 2
-    assert "twice.jsonl: the id 'pump.md' is in pump.md already" in capsys.readouterr().err
+    assert "twice.jsonl, line 1: the id 'pump.md' is in pump.md already" in capsys.readouterr().err
+
+
+def test_refused_documents_are_named_by_file_and_line(capsys: Capture) -> None:
+    lines = [{"text": "fine"}, {"text": "x", "id": "a\0b"}, {"text": "y", "title": "t" * 2_001}]
+    content = "\n".join(json.dumps(line) for line in lines)
+    Path("odd.jsonl").write_text(content, encoding="utf-8")
+    assert main(["index", "-c", "c", "pump.md", "odd.jsonl"]) == 2
+    error = capsys.readouterr().err
+    assert "odd.jsonl, line 2: id holds U+0000" in error
+    assert "odd.jsonl, line 3: title has 2,001 characters, the limit is 2,000" in error
+
+
+def test_searching_a_missing_file_does_not_make_it(capsys: Capture) -> None:
+    assert main(["search", "-c", "c", "--milvus", "typo.db", "Which pump?"]) == 2
+    assert "typo.db: there is no such file" in capsys.readouterr().err
+    assert not Path("typo.db").exists()
+
+
+def test_a_filter_value_that_nests_too_deep_is_text(capsys: Capture) -> None:
+    main(INDEX)
+    value = "x=" + "[" * 100_000
+    assert main([*SEARCH, "--filter", "document_id == {x}", "--filter-param", value]) == 0
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_documents_of_files() -> None:
-    assert [d for d, _ in read_documents(Path("more.jsonl"))] == [
+    assert [source.document for source in read_documents(Path("more.jsonl"))] == [
         Document("lunch", "Lunch is at noon.", "Canteen"),
         Document("more.jsonl#3", "The lamp is green."),
     ]
-    ((pump, size),) = read_documents(Path("pump.md"))
-    assert pump == Document("pump.md", "# The pump\n\nThe pump fills the tank.\n", "The pump")
-    assert size == len(pump.text)
+    (source,) = read_documents(Path("pump.md"))
+    assert source.document == Document("pump.md", "# The pump\n\nThe pump fills the tank.\n", "The pump")
+    assert (source.place, source.size) == ("pump.md", len(source.document.text))
 
 
 @pytest.mark.parametrize(

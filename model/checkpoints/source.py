@@ -16,7 +16,7 @@ OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """While one of them is set, a hub id is looked up in the local cache only."""
 
 _FOLDER = Path(__file__).parent
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _FILES = (
     "config.json",
     "tokenizer.json",

@@ -199,7 +199,7 @@ def _tags(
         return (text,)
     try:
         tags = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return (text,)  # such as "[" for "[…]"
     if not all(isinstance(tag, str) for tag in tags):
         faults.append(FieldViolation(f"params[{name}]", "must be a JSON array of strings"))

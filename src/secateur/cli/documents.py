@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,15 @@ from secateur.milvus.types import Document
 ENDINGS: Final = (".txt", ".md", ".jsonl")
 
 _HEADING: Final = re.compile(r"\s*#[ \t]+(.+?)[ \t#]*(?:\n|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A document, the file and line that it is from, and the bytes that it takes there."""
+
+    document: Document
+    place: str
+    size: int
 
 
 def check_files(files: Sequence[Path]) -> None:
@@ -29,8 +39,8 @@ def check_files(files: Sequence[Path]) -> None:
         raise BadInputError(f"{min(repeated)} is given twice")
 
 
-def read_documents(file: Path) -> Iterator[tuple[Document, int]]:
-    """The documents of a file, each with the bytes that it takes there.
+def read_documents(file: Path) -> Iterator[Source]:
+    """The documents of a file.
 
     A text or Markdown file is one document, named by its path; Markdown's first heading, when
     the text begins with it, is the title. A line of JSON Lines is one: an object with ``text``
@@ -47,10 +57,10 @@ def read_documents(file: Path) -> Iterator[tuple[Document, int]]:
     text = _decoded(content, str(file))
     heading = _HEADING.match(text) if file.suffix.lower() == ".md" else None
     title = heading[1] if heading else ""
-    yield Document(file.as_posix(), text, title), len(content)
+    yield Source(Document(file.as_posix(), text, title), str(file), len(content))
 
 
-def _lines(file: Path) -> Iterator[tuple[Document, int]]:
+def _lines(file: Path) -> Iterator[Source]:
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             where = f"{file}, line {number}"
@@ -65,7 +75,7 @@ def _lines(file: Path) -> Iterator[tuple[Document, int]]:
             if passage.sentences:
                 raise BadInputError(f"{where}: sentences are found when searching; leave them out")
             id_ = passage.id or f"{file.as_posix()}#{number}"
-            yield Document(id_, passage.text, passage.title), len(line)
+            yield Source(Document(id_, passage.text, passage.title), where, len(line))
 
 
 def _decoded(content: bytes, where: str) -> str:

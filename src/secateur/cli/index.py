@@ -11,10 +11,12 @@ import typer
 from secateur.cli.exits import BadInputError, extra_needed
 from secateur.cli.milvus import MilvusArguments, load_embedder, open_store
 from secateur.cli.options import command
+from secateur.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from secateur.cli.documents import Source
     from secateur.milvus.indexing import Indexer
     from secateur.milvus.types import IndexCounts
 
@@ -87,30 +89,41 @@ def index(
 async def _add_all(
     files: Sequence[Path], indexer: Indexer, advance: Callable[[int], None]
 ) -> IndexCounts:
-    from secateur.cli.documents import read_documents
-    from secateur.milvus.types import Document, IndexCounts
+    from secateur.cli.documents import Source, read_documents
+    from secateur.milvus.types import IndexCounts
 
     counts = IndexCounts()
-    batch: list[Document] = []
+    batch: list[Source] = []
     size = 0
-    seen: dict[str, Path] = {}
+    seen: dict[str, str] = {}
     for file in files:
-        for document, length in read_documents(file):
-            if document.id in seen:
-                raise BadInputError(
-                    f"{file}: the id {document.id!r} is in {seen[document.id]} already"
-                )
-            seen[document.id] = file
-            batch.append(document)
-            size += length
+        for source in read_documents(file):
+            id_ = source.document.id
+            if id_ in seen:
+                raise BadInputError(f"{source.place}: the id {id_[:100]!r} is in {seen[id_]} already")
+            seen[id_] = source.place
+            batch.append(source)
+            size += source.size
             if len(batch) >= _BATCH_DOCUMENTS or size >= _BATCH_BYTES:
-                counts += await indexer.add(batch)
+                counts += await _add(batch, indexer)
                 advance(size)
                 batch, size = [], 0
     if batch:
-        counts += await indexer.add(batch)
+        counts += await _add(batch, indexer)
         advance(size)
     return counts
+
+
+async def _add(batch: Sequence[Source], indexer: Indexer) -> IndexCounts:
+    """Store documents. Raises BadInputError with the place of each that is refused."""
+    try:
+        return await indexer.add([source.document for source in batch])
+    except InvalidRequestError as error:
+        faults = []
+        for violation in error.violations:
+            number, _, name = violation.field.removeprefix("documents[").partition("].")
+            faults.append(f"{batch[int(number)].place}: {name} {violation.description}")
+        raise BadInputError("\n  ".join(faults)) from None
 
 
 class _progress:  # noqa: N801 - a context manager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -75,6 +76,12 @@ def open_store(arguments: MilvusArguments) -> MilvusStore:
         database=arguments.database,
         timeout=arguments.milvus_timeout,
     )
+
+
+def check_file(arguments: MilvusArguments) -> None:
+    """Raise BadInputError for a milvus-lite file that is missing: opening would make it."""
+    if "://" not in arguments.milvus and not Path(arguments.milvus).exists():
+        raise BadInputError(f"{arguments.milvus}: there is no such file; secateur index makes one")
 
 
 def load_embedder(arguments: MilvusArguments) -> SentenceEmbedder | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from secateur.cli.exits import BadInputError, extra_needed
-from secateur.cli.milvus import MilvusArguments, load_embedder, open_store
+from secateur.cli.milvus import MilvusArguments, check_file, load_embedder, open_store
 from secateur.cli.options import Json, Model, command
 from secateur.milvus.types import HighlightOptions, SearchMode, SearchRequest
 from secateur.types import PruneOptions
@@ -104,6 +104,7 @@ def search(
     )
     if not query:
         raise BadInputError("QUERY is empty")
+    check_file(store)
     pruner = Pruner.load(model)
     embedder = load_embedder(store)
 
@@ -150,7 +151,7 @@ def _filter_params(given: Any) -> dict[str, Any]:
             raise BadInputError(f"--filter-param {param}: expected NAME=VALUE")
         try:
             params[name] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             params[name] = value
     return params
 

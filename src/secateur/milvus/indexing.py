@@ -62,7 +62,7 @@ class Indexer:
         self._seen: set[str] = set()
 
     async def prepare(self) -> None:
-        """Find the collection or make it.
+        """Find the collection or make it; one that is half-made or not loaded is completed.
 
         Raises InvalidRequestError for a bad name, UnsupportedByMilvusError when the collection
         is none that Index made, or was made with another embedder, or when Milvus has no BM25
@@ -73,9 +73,11 @@ class Indexer:
         try:
             found = await self._describe()
         except CollectionNotFoundError:
-            await self._create()
+            await self._create(bm25=await self._has_bm25())
             found = await self._describe()
         self._check(found)
+        if not await self._store.is_loaded(self._name, remaining=self._remaining()):
+            await self._create(bm25=bool(found.bm25))
 
     async def add(self, documents: Sequence[Document]) -> IndexCounts:
         """Store documents, in place of what is stored under the same ids.
@@ -183,7 +185,8 @@ class Indexer:
     async def _describe(self) -> Collection:
         return await self._store.describe(self._name, remaining=self._remaining())
 
-    async def _create(self) -> None:
+    async def _has_bm25(self) -> bool:
+        """Whether Milvus has it. Raises UnsupportedByMilvusError when nothing else is left."""
         version = await self._store.version(remaining=self._remaining())
         bm25 = version.at_least(2, 5)
         if not bm25 and self._embedder is None:
@@ -192,6 +195,9 @@ class Indexer:
                 "cannot be made without an embedder: BM25 needs Milvus 2.5 or newer, or "
                 f"milvus-lite, and this one is {version.text}",
             )
+        return bm25
+
+    async def _create(self, *, bm25: bool) -> None:
         schema, indexes = new_schema(
             bm25=bm25, dimension=None if self._embedder is None else self._embedder.dimension
         )

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import grpc
 from pymilvus import AnnSearchRequest, AsyncMilvusClient, MilvusClient, RRFRanker
+from pymilvus.client.types import LoadState
 from pymilvus.exceptions import MilvusException
 
 from secateur.errors import DeadlineExceededError, SecateurError, UnavailableError
@@ -79,6 +80,7 @@ class MilvusStore:
         self._loaded: set[str] = set()
         self._opening: asyncio.Task[str] | None = None
         self._connecting = asyncio.Lock()
+        self._creating = asyncio.Lock()
         # They print each failed call with its filter and a stack trace; the error says enough.
         for name in ("pymilvus", "pymilvus.milvus_client", "milvus_lite"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -107,6 +109,11 @@ class MilvusStore:
             await self._call("load_collection", collection, remaining=remaining)
             self._loaded.add(collection)
         return Collection.from_description(found)
+
+    async def is_loaded(self, collection: str, *, remaining: float | None = None) -> bool:
+        """Whether the collection can be searched, or soon can."""
+        found = await self._call("get_load_state", collection, remaining=remaining)
+        return found["state"] in {LoadState.Loaded, LoadState.Loading}
 
     async def search(
         self,
@@ -203,7 +210,10 @@ class MilvusStore:
         remaining: float | None = None,
         properties: Mapping[str, str],
     ) -> None:
-        """Make a collection with its indexes, and load it."""
+        """Make a collection with its indexes, and load it; what is there already is left.
+
+        So it also completes a collection whose making was stopped half-way.
+        """
 
         def work() -> None:
             # Not the asyncio client, and no waiting for the indexes, which are of nothing yet:
@@ -213,10 +223,16 @@ class MilvusStore:
             )
             try:
                 limit = {"timeout": self._timeout}
-                client.create_collection(
-                    collection, schema=schema, properties=dict(properties), **limit
-                )
-                client.create_index(collection, indexes, sync=False, **limit)
+                if not client.has_collection(collection, **limit):
+                    client.create_collection(
+                        collection, schema=schema, properties=dict(properties), **limit
+                    )
+                missing = client.prepare_index_params()
+                for index in indexes:
+                    if not client.list_indexes(collection, index.field_name, **limit):
+                        missing.append(index)
+                if missing:
+                    client.create_index(collection, missing, sync=False, **limit)
                 client.load_collection(collection, **limit)
             finally:
                 client.close()
@@ -224,7 +240,8 @@ class MilvusStore:
         address = await self._run(self._opened, collection, remaining)
 
         async def in_a_thread() -> None:
-            await asyncio.to_thread(work)
+            async with self._creating:  # milvus-lite fails when two make the same one at once
+                await asyncio.to_thread(work)
 
         await self._run(in_a_thread, collection, remaining)
 
