@@ -120,7 +120,10 @@ def test_more_hits_than_a_request_takes(pruner: Pruner) -> None:
         ([[{"id": 1, "entity": {"text": 3}}]], {}, "is int, not text"),
         ([[hit()]], {"pre_tags": []}, "pre_tags"),
         ([[hit()]], {"post_tags": ["a", "b"]}, "as many as"),
-        ([[hit()]], {"threshold": 2.0}, "threshold"),
+        ([[hit()]], {"threshold": 2.0}, "^threshold"),
+        ([[hit()]], {"pre_tags": "<b>", "post_tags": "<i>"}, "pre_tags: must be a list.*post_tags"),
+        ([[hit()]], {"input_fields": "text"}, "input_fields: must be a list"),
+        ([[hit()] * 70 + [hit("\ud800")]], {}, r"^results\[0\]\[70\]\['text'\]: has a lone"),
     ],
 )
 def test_faults(pruner: Pruner, results: Any, options: dict[str, Any], fault: str) -> None:

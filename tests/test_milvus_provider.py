@@ -152,6 +152,7 @@ async def test_more_bytes_than_grpc_takes_by_default() -> None:
         ({"params": {"highlight_only": "maybe"}}, ["params[highlight_only]"]),
         ({"params": {"pre_tags": '["a", "b"]'}}, ["params[post_tags]"]),
         ({"params": {"pre_tags": "[1]"}}, ["params[pre_tags]"]),
+        ({"params": {"pre_tags": "[" * 100_000}}, ["params[pre_tags[0]]"]),
         ({"params": {"pre_tags": "[]"}}, ["params[pre_tags]", "params[post_tags]"]),
     ],
     ids=str,

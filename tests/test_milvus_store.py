@@ -24,6 +24,7 @@ from milvus_harness import (
     opened,
     vector_of,
 )
+from pymilvus import MilvusClient
 
 from secateur.errors import (
     CollectionNotFoundError,
@@ -96,6 +97,29 @@ async def test_a_run_that_stopped_goes_on(store: MilvusStore) -> None:
     await resumed.prepare()
     counts = await resumed.add(DOCUMENTS)
     assert (counts.passage_count, counts.added_passage_count) == (5, 2)
+
+
+async def test_two_that_make_the_same_collection(store: MilvusStore) -> None:
+    await asyncio.gather(*(fill(store, "raced", embedder=WordEmbedder()) for _ in range(4)))
+    assert await ids(store, "raced") == {d.id for d in DOCUMENTS}
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+async def test_a_half_made_collection_is_completed(real_milvus: str, indexed: bool) -> None:
+    client = MilvusClient(real_milvus)
+    schema, indexes = new_schema(bm25=False, dimension=DIMENSION)
+    name = f"half_made_{indexed}"
+    client.create_collection(name, schema=schema)
+    if indexed:
+        client.create_index(name, indexes)
+    client.close()
+    async with opened(real_milvus) as store:
+        await fill(store, name, embedder=WordEmbedder())
+        assert await ids(store, name) == {d.id for d in DOCUMENTS}
+        found = await store.search(
+            name, "dense", vector_of("valve"), limit=1, filter="", output_fields=["document_id"]
+        )
+        assert found[0]["entity"]["document_id"] == "valve"
 
 
 async def test_odd_ids_are_stored_and_found(store: MilvusStore) -> None:

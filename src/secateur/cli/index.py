@@ -89,7 +89,7 @@ def index(
 async def _add_all(
     files: Sequence[Path], indexer: Indexer, advance: Callable[[int], None]
 ) -> IndexCounts:
-    from secateur.cli.documents import Source, read_documents
+    from secateur.cli.documents import read_documents
     from secateur.milvus.types import IndexCounts
 
     counts = IndexCounts()
@@ -100,7 +100,9 @@ async def _add_all(
         for source in read_documents(file):
             id_ = source.document.id
             if id_ in seen:
-                raise BadInputError(f"{source.place}: the id {id_[:100]!r} is in {seen[id_]} already")
+                raise BadInputError(
+                    f"{source.place}: the id {id_[:100]!r} is in {seen[id_]} already"
+                )
             seen[id_] = source.place
             batch.append(source)
             size += source.size
@@ -122,6 +124,8 @@ async def _add(batch: Sequence[Source], indexer: Indexer) -> IndexCounts:
         faults = []
         for violation in error.violations:
             number, _, name = violation.field.removeprefix("documents[").partition("].")
+            if not number.isdigit():
+                raise  # it is Milvus that refuses
             faults.append(f"{batch[int(number)].place}: {name} {violation.description}")
         raise BadInputError("\n  ".join(faults)) from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
 from secateur.errors import FieldViolation, InvalidRequestError, SecateurError
@@ -34,11 +34,12 @@ class Highlighter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A text to highlight, and the hit and field that it is from."""
+    """A text to highlight, the hit and field that it is from, and how errors name these."""
 
     text: str
     field: str
     hit: Any
+    path: str
 
 
 def highlight_hits(
@@ -75,7 +76,13 @@ def highlight_hits(
         highlight_only=highlight_only,
         fragment_format=FragmentFormat.HTML_ESCAPED if escape_html else FragmentFormat.RAW,
     )
-    if faults := faults_of(options, ""):
+    lone = {"input_fields": input_fields, "pre_tags": pre_tags, "post_tags": post_tags}
+    faults = [
+        FieldViolation(name, "must be a list of texts, not one text")
+        for name, value in lone.items()
+        if isinstance(value, str)
+    ]
+    if faults := faults or faults_of(options, ""):
         raise InvalidRequestError(faults)
     lists = list(_by_query(results, query))
     wanted = [(text, _texts(hits, input_fields, path)) for text, hits, path in lists]
@@ -114,9 +121,10 @@ def _texts(hits: Sequence[Any], fields: Sequence[str], path: str) -> list[_Text]
         for field in fields:
             if field in present:
                 continue
-            text = _text_of(hit, field, f"{path}[{position}]")
+            place = f"{path}[{position}]"
+            text = _text_of(hit, field, place)
             if text.strip():
-                texts.append(_Text(text, field, hit))
+                texts.append(_Text(text, field, hit, f"{place}[{field!r}]"))
             else:
                 _add(hit, field, (), ())
     return texts
@@ -142,17 +150,28 @@ def _highlight(
     threshold: float | None,
     options: HighlightOptions,
 ) -> None:
-    answer = pruner.highlight(
-        query,
-        [Passage(item.text) for item in texts],
-        PruneOptions(threshold=threshold, order=ResultOrder.INPUT),
-    )
+    try:
+        answer = pruner.highlight(
+            query,
+            [Passage(item.text) for item in texts],
+            PruneOptions(threshold=threshold, order=ResultOrder.INPUT),
+        )
+    except InvalidRequestError as error:
+        raise InvalidRequestError([_of_hits(v, texts) for v in error.violations]) from None
     for result in answer.results:
         if result.error is not None:
-            raise SecateurError(f"a text could not be highlighted: {result.error.message}")
+            path = texts[result.index].path
+            raise SecateurError(f"{path} could not be highlighted: {result.error.message}")
         item = texts[result.index]
         shown = highlight_field(item.text, result.spans, options)
         _add(item.hit, item.field, shown.fragments, shown.scores)
+
+
+def _of_hits(violation: FieldViolation, texts: Sequence[_Text]) -> FieldViolation:
+    """A fault in the words of the caller, who has hits for passages."""
+    field = violation.field.removeprefix("options.")
+    number = field.removeprefix("passages[").partition("]")[0]
+    return replace(violation, field=texts[int(number)].path if number.isdigit() else field)
 
 
 def _add(hit: Any, field: str, fragments: Sequence[str], scores: Sequence[float]) -> None:
