@@ -244,11 +244,21 @@ async def soak(server: ServerProcess, *, seconds: float, callers: int) -> dict[s
             "after_warm_up": round(statistics.median(warm) / 2**20, 1),
             "at_the_end": round(statistics.median(last) / 2**20, 1),
             "growth": round(growth, 4),
+            "by_minute": [
+                round(statistics.median(sizes) / 2**20, 1) for sizes in _by_minute(memory)
+            ],
         },
         "idle_before": vars(before),
         "idle_after": vars(after),
         "problems": problems,
     }
+
+
+def _by_minute(memory: Sequence[tuple[float, int]]) -> list[list[int]]:
+    minutes: dict[int, list[int]] = {}
+    for at, size in memory:
+        minutes.setdefault(int(at // 60), []).append(size)
+    return [minutes[minute] for minute in sorted(minutes)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,6 +32,9 @@ class TorchScorer:
         self, model: TwoHeadModel, *, dtype: str = "float32", device: str = "cpu", pad_id: int = 0
     ) -> None:
         check_dtype(dtype)
+        # oneDNN keeps a compiled kernel for every shape that it has seen, 1,024 by default, and
+        # batches have ever new shapes: hundreds of megabytes. The layers of a pass share theirs, about a dozen.
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
         self.dtype = dtype
         self.device = torch.device(device)
         self._pad_id = pad_id
