@@ -33,7 +33,8 @@ class TorchScorer:
     ) -> None:
         check_dtype(dtype)
         # oneDNN keeps a compiled kernel for every shape that it has seen, 1,024 by default, and
-        # batches have ever new shapes: hundreds of megabytes. The layers of a pass share theirs, about a dozen.
+        # batches have ever new shapes: hundreds of megabytes. The layers of a pass share theirs,
+        # about a dozen.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
         self.dtype = dtype
         self.device = torch.device(device)
