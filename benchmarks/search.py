@@ -27,7 +27,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from speed import commit, machine
+from workload import commit, machine
 
 from secateur.milvus.embedder import BUNDLED, load_embedder
 from secateur.milvus.indexing import Indexer

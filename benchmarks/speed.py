@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +25,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file, save_file
+from workload import commit, machine
 
 from secateur.model.checkpoints.source import resolve
 from secateur.model.pruner import Pruner
@@ -75,28 +73,6 @@ def measure(
     return rates
 
 
-def machine() -> dict[str, str | int]:
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-        model = names[0] if names else model
-    return {
-        "cpu": model,
-        "cores": os.cpu_count() or 1,
-        "torch": torch.__version__,
-        "torch_threads": torch.get_num_threads(),
-    }
-
-
-def commit() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() or "unknown"
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Engine beside CrossEncoder, one run.")
     parser.add_argument("--data", type=Path, required=True)
@@ -127,7 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     medians = {name: statistics.median(values) for name, values in rates.items()}
     record = {
-        "machine": machine(),
+        "machine": {
+            **machine(),
+            "torch": torch.__version__,
+            "torch_threads": torch.get_num_threads(),
+        },
         "commit": commit(),
         "model": f"{pruner.info.id}@{pruner.info.revision}",
         "queries": len(workload),

@@ -57,7 +57,7 @@ def highlight_request(request: pb.HighlightRequest) -> ParsedRequest:
     """A highlight request."""
     faults: Faults = []
     options = prune_options(request.options, faults)
-    form = _member(types.FragmentFormat, request.fragment_format, "fragment_format", faults)
+    form = member(types.FragmentFormat, request.fragment_format, "fragment_format", faults)
     default = Highlighting()
     highlighting = Highlighting(
         pre_tag=request.pre_tag or default.pre_tag,
@@ -92,12 +92,12 @@ def passages(messages: Iterable[pb.Passage]) -> tuple[types.Passage, ...]:
 
 def prune_options(message: pb.PruneOptions, faults: Faults) -> types.PruneOptions:
     """Options; an unset ``optional`` becomes ``None``, an unknown enum number a fault."""
-    order = _member(types.ResultOrder, message.order, "options.order", faults)
-    unit = _member(types.OffsetUnit, message.offset_unit, "options.offset_unit", faults)
+    order = member(types.ResultOrder, message.order, "options.order", faults)
+    unit = member(types.OffsetUnit, message.offset_unit, "options.offset_unit", faults)
     default = types.PruneOptions()
     return types.PruneOptions(
         threshold=message.threshold if message.HasField("threshold") else None,
-        keep_rule=_member(types.KeepRule, message.keep_rule, "options.keep_rule", faults),
+        keep_rule=member(types.KeepRule, message.keep_rule, "options.keep_rule", faults),
         top_k=message.top_k,
         min_relevance_score=(
             message.min_relevance_score if message.HasField("min_relevance_score") else None
@@ -184,7 +184,7 @@ def pruned_passage(result: types.PrunedPassage) -> pb.PrunedPassage:
                 probability=sentence.probability,
                 vote_share=sentence.vote_share,
                 kept=sentence.kept,
-                reason=_number(sentence.reason),
+                reason=number(sentence.reason),
                 text=sentence.text,
             )
             for sentence in result.sentences
@@ -229,13 +229,13 @@ def model_info(
         device=info.device,
         can_rerank=info.can_rerank,
         can_prune=info.can_prune,
-        score_source=_number(info.score_source),
+        score_source=number(info.score_source),
         languages=info.languages,
         window_tokens=info.window_tokens,
         max_query_tokens=info.max_query_tokens,
         default_threshold=info.default_threshold,
         default_keep_rule=_optional_number(info.default_keep_rule),
-        keep_rules=[_number(rule) for rule in info.keep_rules],
+        keep_rules=[number(rule) for rule in info.keep_rules],
         limits=pb.Limits(**limits),
         max_request_bytes=max_request_bytes,
         max_response_bytes=max_response_bytes,
@@ -244,7 +244,7 @@ def model_info(
     )
 
 
-def _member(enum: type[E], number: int, path: str, faults: Faults) -> E | None:
+def member(enum: type[E], number: int, path: str, faults: Faults) -> E | None:
     """The domain value; ``None`` for 0, and for an unknown number, which is a fault."""
     member = from_number(enum, number)
     if member is None and number:
@@ -254,7 +254,7 @@ def _member(enum: type[E], number: int, path: str, faults: Faults) -> E | None:
     return member
 
 
-def _number(member: StrEnum) -> Any:  # each proto enum is its own type to the type checker
+def number(member: StrEnum) -> Any:  # each proto enum is its own type to the type checker
     return to_number(member)
 
 
@@ -268,10 +268,10 @@ def _envelope(ranked: types.RankedPassages) -> dict[str, Any]:
     return {
         "applied_threshold": ranked.applied_threshold,
         "applied_keep_rule": _optional_number(ranked.applied_keep_rule),
-        "score_source": _number(ranked.score_source),
+        "score_source": number(ranked.score_source),
         "omitted_passage_count": ranked.omitted_passage_count,
         "query_truncated": ranked.query_truncated,
-        "warnings": [_number(warning) for warning in ranked.warnings],
+        "warnings": [number(warning) for warning in ranked.warnings],
         "model": pb.ModelRef(id=model.id, revision=model.revision, dtype=model.dtype),
         "usage": pb.Usage(
             query_tokens=min(usage.query_tokens, _INT32_MAX),

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import NoReturn, TypeVar
 
 from google.protobuf.message import Message
 
-from secateur.errors import FieldViolation, InvalidRequestError, UnavailableError
+from secateur.errors import FieldViolation, InvalidRequestError
 from secateur.model.highlight import highlight
 from secateur.model.validation import validate, validate_highlight
 from secateur.server import convert
 from secateur.server.calls import Calls, Context
 from secateur.server.errors import MessageTooLargeError
 from secateur.server.gate import Gate
+from secateur.server.gated import Gated
 from secateur.server.pipeline import Pipeline, Stopwatch
 from secateur.server.settings import ServerSettings
 from secateur.server.stream import PassageStream
@@ -30,14 +31,12 @@ _SMALLER_ANSWER = (
 )
 
 
-class RerankPruneService(pb_grpc.RerankPruneServiceServicer):
-    """All methods answer UNAVAILABLE until ``pipeline`` is set and the gate lets calls in."""
+class RerankPruneService(Gated, pb_grpc.RerankPruneServiceServicer):
+    """Ranks, prunes and highlights with the pipeline."""
 
     def __init__(self, settings: ServerSettings, gate: Gate, calls: Calls) -> None:
-        self.pipeline: Pipeline | None = None
+        super().__init__(gate, calls)
         self._settings = settings
-        self._gate = gate
-        self._calls = calls
 
     async def RerankAndPrune(  # noqa: N802 - the contract's name
         self, request: pb.RerankAndPruneRequest, context: Context
@@ -54,7 +53,7 @@ class RerankPruneService(pb_grpc.RerankPruneServiceServicer):
             response.timing.total_ms = (pipeline.batcher.clock() - started) * 1_000
             return response
 
-        return await self._run("RerankAndPrune", context, answer)
+        return await self.run("RerankAndPrune", context, answer)
 
     async def Highlight(  # noqa: N802 - the contract's name
         self, request: pb.HighlightRequest, context: Context
@@ -71,7 +70,7 @@ class RerankPruneService(pb_grpc.RerankPruneServiceServicer):
             response.timing.total_ms = (pipeline.batcher.clock() - started) * 1_000
             return response
 
-        return await self._run("Highlight", context, answer)
+        return await self.run("Highlight", context, answer)
 
     async def GetModelInfo(  # noqa: N802 - the contract's name
         self, _request: pb.GetModelInfoRequest, context: Context
@@ -87,7 +86,7 @@ class RerankPruneService(pb_grpc.RerankPruneServiceServicer):
                 max_queue_tokens=self._settings.max_queue_tokens,
             )
 
-        return await self._run("GetModelInfo", context, answer)
+        return await self.run("GetModelInfo", context, answer)
 
     # A coroutine that writes, not a generator: a cancelled one is cleaned up at once.
     async def RerankAndPruneStream(  # type: ignore[override]  # noqa: N802
@@ -126,20 +125,7 @@ class RerankPruneService(pb_grpc.RerankPruneServiceServicer):
                 response.summary.timing.total_ms = (pipeline.batcher.clock() - started) * 1_000
                 await context.write(response)
 
-        await self._run("RerankAndPruneStream", context, answer)
-
-    async def _run(
-        self, method: str, context: Context, answer: Callable[[Pipeline], Awaitable[T]]
-    ) -> T:
-        """Run one call inside the gate."""
-
-        async def work() -> T:
-            with self._gate.enter():
-                if self.pipeline is None:
-                    raise UnavailableError("the server is starting: no model is loaded yet")
-                return await answer(self.pipeline)
-
-        return await self._calls.run(method, context, work)
+        await self.run("RerankAndPruneStream", context, answer)
 
     async def _rank(
         self,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import make_engine
+from families_originals import write as write_checkpoint
 from tiny import tiny_bert, tiny_tokenizer
 
 from secateur.errors import InvalidRequestError, MissingExtraError
@@ -19,7 +20,8 @@ from secateur.training.evaluation import calls
 from secateur.training.evaluation.embedding import Embedder
 from secateur.training.evaluation.metrics import Floats
 from secateur.training.evaluation.ranking import mean_scores, ranking_values
-from secateur.training.evaluation.rerank import evaluate_rerank, load_queries
+from secateur.training.evaluation.rerank import Query, evaluate_rerank, load_queries
+from secateur.types import Passage
 
 
 def row(qid: str | None, passage: str, relevant: bool, **more: Any) -> dict[str, Any]:
@@ -137,6 +139,15 @@ def test_a_refused_passage_is_named(tmp_path: Path) -> None:
     queries, _ = load_queries(write(tmp_path, [*ROWS, row("2", "x", False, title="t " * 2000)]))
     with pytest.raises(InvalidRequestError, match=r"^qid 2, passage 2: title: has 3999 char"):
         evaluate_rerank(Pruner(make_engine()), queries, word_count)
+
+
+def test_a_plain_reranker_is_measured(tmp_path: Path) -> None:
+    """It refused: without a threshold of 0 a model that only ranks is asked to prune."""
+    write_checkpoint("plain-bert", tmp_path)
+    passages = (Passage("The valve opens."), Passage("A pump."))
+    query = Query("q", "what opens?", passages, (True, False))
+    result = evaluate_rerank(Pruner.load(tmp_path), [query], word_count)
+    assert result.model.mrr in {0.5, 1.0}
 
 
 def test_no_questions_no_result() -> None:

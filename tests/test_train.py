@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from families_originals import write
 from safetensors.torch import load_file, save_file
 from test_training_data import ROW, split
 from tiny import tiny_bert, tiny_provence
@@ -236,6 +237,16 @@ def test_a_teacher_adds_its_probabilities_and_its_score(tmp_path: Path) -> None:
 def as_passage(example: Example) -> Passage:
     spans = tuple(TextSpan(start, end) for start, end in example.sentences)
     return Passage(text=example.passage, title=example.title, sentences=spans)
+
+
+def test_a_plain_reranker_teaches_the_score_only(tmp_path: Path) -> None:
+    """It refused: without a threshold of 0 a model that only ranks is asked to prune."""
+    write("plain-bert", tmp_path / "teacher")
+    example = example_from_row(ROW, split)
+    assert example is not None
+    (taught,) = Teacher(Pruner.load(tmp_path / "teacher"), 0.5).annotate([example])
+    assert taught.targets == example.targets
+    assert taught.teacher_score is not None
 
 
 def test_a_run_distils_from_a_teacher(data: Path) -> None:

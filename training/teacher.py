@@ -41,7 +41,8 @@ class Teacher:
             )
             for example in group
         ]
-        options = PruneOptions(order=ResultOrder.INPUT, truncate_query=True)
+        # Threshold 0 prunes nothing, which models that only rank insist on.
+        options = PruneOptions(threshold=0.0, order=ResultOrder.INPUT, truncate_query=True)
         answer = self._pruner.rerank_and_prune(group[0].query, passages, options)
         return [
             self._annotated(example, result)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from google.protobuf import struct_pb2
 
-from secateur._proto_enums import from_number, proto_prefix, to_number
 from secateur.errors import FieldViolation
 from secateur.milvus.types import (
     ChunkOptions,
@@ -28,7 +26,6 @@ from secateur.types import FragmentFormat
 from secateur.v1 import rerank_prune_pb2 as ranking
 from secateur.v1 import search_pb2 as pb
 
-E = TypeVar("E", bound=StrEnum)
 Faults = list[FieldViolation]
 
 _EXACT: Final = 2**53
@@ -45,7 +42,7 @@ def search_request(message: pb.SearchRequest, faults: Faults) -> SearchRequest:
         collection=message.collection,
         query=message.query,
         vector=tuple(message.vector),
-        mode=_member(SearchMode, message.mode, "mode", faults),
+        mode=convert.member(SearchMode, message.mode, "mode", faults),
         candidate_count=message.candidate_count or default.candidate_count,
         filter=message.filter,
         filter_params={name: from_value(v) for name, v in message.filter_params.fields.items()},
@@ -61,7 +58,9 @@ def search_request(message: pb.SearchRequest, faults: Faults) -> SearchRequest:
 def highlight_options(message: pb.HighlightOptions, faults: Faults) -> HighlightOptions:
     """How to highlight; unset fields take the defaults."""
     options = HighlightOptions()
-    form = _member(FragmentFormat, message.fragment_format, "highlight.fragment_format", faults)
+    form = convert.member(
+        FragmentFormat, message.fragment_format, "highlight.fragment_format", faults
+    )
     return replace(
         options,
         pre_tags=tuple(message.pre_tags) or options.pre_tags,
@@ -99,7 +98,7 @@ def search_response(answer: SearchAnswer) -> pb.SearchResponse:
     """The answer to a search; ``timing.total_ms`` is the caller's to set."""
     response = pb.SearchResponse(
         hits=[_hit(hit) for hit in answer.hits],
-        applied_mode=_number(answer.applied_mode),
+        applied_mode=convert.number(answer.applied_mode),
         candidate_count=answer.candidate_count,
         timing=pb.SearchTiming(embed_ms=answer.embed_ms, retrieve_ms=answer.retrieve_ms),
     )
@@ -180,17 +179,3 @@ def _highlight(highlight: FieldHighlight) -> pb.FieldHighlight:
             for span in highlight.spans
         ],
     )
-
-
-def _member(enum: type[E], number: int, path: str, faults: Faults) -> E | None:
-    """The domain value; ``None`` for 0, and for an unknown number, which is a fault."""
-    member = from_number(enum, number)
-    if member is None and number:
-        known = ", ".join(f"{proto_prefix(enum)}{m.name} ({to_number(m)})" for m in enum)
-        description = f"{number} is not a known value; known: {known}"
-        faults.append(FieldViolation(path, description, "UNKNOWN_VALUE"))
-    return member
-
-
-def _number(member: StrEnum) -> Any:  # each proto enum is its own type to the type checker
-    return to_number(member)

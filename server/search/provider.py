@@ -19,8 +19,9 @@ from secateur.modelservice import milvus_model_service_pb2 as pb
 from secateur.modelservice import milvus_model_service_pb2_grpc as pb_grpc
 from secateur.server.calls import Calls, Context
 from secateur.server.gate import Gate
+from secateur.server.gated import Gated
 from secateur.server.pipeline import Pipeline
-from secateur.server.search.gated import Gated, PipelineRanker, check_size
+from secateur.server.search.ranker import PipelineRanker, check_size
 from secateur.server.settings import ServerSettings
 from secateur.types import (
     FragmentFormat,

@@ -10,9 +10,10 @@ from secateur.milvus.chunks import faults_of
 from secateur.milvus.types import ChunkOptions, Document, IndexCounts
 from secateur.server.calls import Calls, Context
 from secateur.server.gate import Gate
+from secateur.server.gated import Gated
 from secateur.server.pipeline import Pipeline
 from secateur.server.search import convert
-from secateur.server.search.gated import Gated, PipelineRanker, check_size
+from secateur.server.search.ranker import PipelineRanker, check_size
 from secateur.server.settings import ServerSettings
 from secateur.types import Limits
 from secateur.v1 import search_pb2 as pb

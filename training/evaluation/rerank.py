@@ -23,7 +23,8 @@ from secateur.types import Passage, PruneOptions, ResultOrder
 
 BASELINES = ("input_order", "bm25", "embedding")
 
-_OPTIONS = PruneOptions(truncate_query=True, order=ResultOrder.INPUT)
+# Threshold 0 prunes nothing, which models that only rank insist on.
+_OPTIONS = PruneOptions(threshold=0.0, truncate_query=True, order=ResultOrder.INPUT)
 
 Similarity = Callable[[str, Sequence[str]], Floats]
 """(question, texts) → a score for each text, higher is better."""

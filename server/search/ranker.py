@@ -1,43 +1,15 @@
-"""What the search services have in common: the gate, the pipeline, limits of messages."""
+"""The server's pipeline as the ranker of searches, and limits of messages."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from google.protobuf.message import Message
 
-from secateur.errors import UnavailableError
 from secateur.model.validation import validate
-from secateur.server.calls import Calls, Context
 from secateur.server.errors import MessageTooLargeError
-from secateur.server.gate import Gate
 from secateur.server.pipeline import Pipeline
 from secateur.types import Passage, PruneOptions, RankedPassages
-
-T = TypeVar("T")
-
-
-class Gated:
-    """Calls answer UNAVAILABLE until ``pipeline`` is set and the gate lets calls in."""
-
-    def __init__(self, gate: Gate, calls: Calls) -> None:
-        self.pipeline: Pipeline | None = None
-        self._gate = gate
-        self._calls = calls
-
-    async def run(
-        self, method: str, context: Context, answer: Callable[[Pipeline], Awaitable[T]]
-    ) -> T:
-        """Run one call inside the gate; its errors become statuses."""
-
-        async def work() -> T:
-            with self._gate.enter():
-                if self.pipeline is None:
-                    raise UnavailableError("the server is starting: no model is loaded yet")
-                return await answer(self.pipeline)
-
-        return await self._calls.run(method, context, work)
 
 
 class PipelineRanker:
