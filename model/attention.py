@@ -3,91 +3,131 @@
 DeBERTa's score of query i and key j is ``(q_i·k_j + q_i·P_b + k_j·Q_b) / sqrt(3 d)``, where
 b is the bucket of the distance i - j, and P, Q are the projected relative embeddings
 (He et al. 2021, https://arxiv.org/abs/2006.03654, equation 4). The two position terms are
-first computed for every bucket ([L, buckets]) and then spread to the distances ([L, L]). At
-inference that is a gather. In training it is a matrix product with one-hot buckets, whose
-backward pass is a matrix product too, where a gather's would be a slow scatter; its tables take
-2 · L² · buckets numbers, which is why inference, with its many lengths, does without them.
+first computed for every bucket ([L, buckets]) and then spread to the distances ([L, L]): on a
+CPU inside the softmax's own pass, forward and backward, by :mod:`secateur.model.kernels`;
+elsewhere by a gather.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
+from threading import Barrier
+from typing import Any, Final
 
+import numpy as np
 import torch
-from torch import Tensor, nn
-from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers.models.deberta_v2.modeling_deberta_v2 import (
+    DisentangledSelfAttention,
+    make_log_bucket_position,
+)
+
+from secateur.model import kernels
+
+SCORES_AT_A_TIME: Final = 1 << 18
+"""Attention scores that are worked on at a time: a megabyte stays in a core's own cache."""
 
 
-def bucket_index(relative_pos: Tensor, span: int) -> Tensor:
-    """[1, L, L] bucketed distances → int64 [L, L], the row of each in the relative embeddings."""
-    return (relative_pos[0].long() + span).clamp(0, 2 * span - 1)
+@lru_cache(maxsize=1024)
+def bucket_row(length: int, buckets: int, longest: int) -> NDArray[np.uint32]:
+    """Row of the relative embeddings at each j - i from 1 - L to L - 1: uint32 [2 L - 1].
+
+    buckets, longest: ``position_buckets`` (≤ 0: every distance is its own bucket) and
+    ``max_relative_positions`` of the config.
+    """
+    distance = torch.arange(length - 1, -length, -1)  # i - j
+    span = buckets if buckets > 0 else longest
+    if buckets > 0:
+        distance = make_log_bucket_position(distance, buckets, longest).long()
+    return (distance + span).clamp(0, 2 * span - 1).numpy().astype(np.uint32)
 
 
-def gather_buckets(c2p: Tensor, p2c: Tensor, bucket: Tensor) -> Tensor:
-    """[N, L, buckets] c2p and p2c scores → their sum at each (query, key): [N, L, L]."""
-    rows = c2p.shape[0]
-    from_query = c2p.gather(2, bucket.expand(rows, -1, -1))
-    from_key = p2c.gather(2, bucket.t().contiguous().expand(rows, -1, -1))
-    return from_query + from_key.transpose(1, 2)
+class _Attention(torch.autograd.Function):
+    """Attention on the CPU in float32, some heads at a time so that scores stay in the cache.
 
-
-class BucketTable:
-    """One-hot distance buckets of one sequence length, shared by all layers."""
-
-    def __init__(self) -> None:
-        self._key: tuple[Any, ...] | None = None
-        self._value: tuple[Tensor, Tensor] | None = None
-
-    def get(self, relative_pos: Tensor, span: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return ``(by_query, by_key)``, each [L, 2 * span, L].
-
-        by_query[i, b, j] and by_key[j, b, i] are 1 where b is the bucket of i - j.
-        relative_pos: [1, L, L] bucketed distances, as the encoder computes them.
-        """
-        key = (relative_pos.shape[-1], span, dtype, relative_pos.device)
-        value = self._value
-        if value is None or key != self._key:
-            bucket = bucket_index(relative_pos, span)
-            one_hot = nn.functional.one_hot(bucket, 2 * span).to(dtype)  # [i, j, b]
-            value = one_hot.transpose(1, 2).contiguous(), one_hot.permute(1, 2, 0).contiguous()
-            self._key, self._value = key, value
-        return value
-
-
-class _SpreadBuckets(torch.autograd.Function):
-    """The same as ``gather_buckets``, by matrix products forward and backward."""
+    The weights are not kept for the backward pass but computed again.
+    """
 
     @staticmethod
-    def forward(ctx: Any, c2p: Tensor, p2c: Tensor, by_query: Tensor, by_key: Tensor) -> Tensor:
-        ctx.save_for_backward(by_query, by_key)
-        from_query = torch.bmm(c2p.transpose(0, 1), by_query).transpose(0, 1)
-        from_key = torch.bmm(p2c.transpose(0, 1), by_key).transpose(0, 1).contiguous()
-        return from_query + from_key.transpose(1, 2)  # [N, L, L]
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        c2p: Tensor,
+        p2c: Tensor,
+        bucket: NDArray[np.uint32],
+        lengths: NDArray[np.int64],
+    ) -> Tensor:
+        """query (scaled), key, value: [N, L, d]; the rest: see ``kernels.biased_softmax``."""
+        tensors = tuple(t.float().contiguous() for t in (query, key, value, c2p, p2c))
+        context = torch.empty_like(tensors[0])
+
+        @torch.inference_mode()
+        def some(part: slice) -> None:
+            weights = _weights(tensors, part, bucket, lengths)
+            torch.bmm(weights, tensors[2][part], out=context[part])
+
+        _each_part(some, len(context), context.shape[1])
+        ctx.save_for_backward(*tensors)
+        ctx.constants = bucket, lengths
+        return context
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        (grad,) = grads
-        by_query, by_key = ctx.saved_tensors
-        c2p = torch.bmm(grad.transpose(0, 1), by_query.transpose(1, 2))
-        grad_t = grad.transpose(1, 2).contiguous()
-        p2c = torch.bmm(grad_t.transpose(0, 1), by_key.transpose(1, 2))
-        return c2p.transpose(0, 1), p2c.transpose(0, 1), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        bucket, lengths = ctx.constants
+        tensors = ctx.saved_tensors
+        query, key, value = tensors[:3]
+        grad = grads[0].float().contiguous()
+        results = tuple(torch.zeros_like(t) for t in tensors)
+        d_query, d_key, d_value, d_c2p, d_p2c = results
+
+        @torch.inference_mode()
+        def some(part: slice) -> None:
+            weights = _weights(tensors, part, bucket, lengths)
+            torch.bmm(weights.transpose(1, 2), grad[part], out=d_value[part])
+            scores = torch.bmm(grad[part], value[part].transpose(1, 2))
+            kernels.biased_softmax_backward(
+                weights.numpy(),
+                scores.numpy(),
+                bucket,
+                lengths[part],
+                d_c2p[part].numpy(),
+                d_p2c[part].numpy(),
+            )
+            torch.bmm(scores, key[part], out=d_query[part])
+            torch.bmm(scores.transpose(1, 2), query[part], out=d_key[part])
+
+        _each_part(some, len(query), query.shape[1])
+        return *results, None, None
+
+
+def _weights(
+    tensors: Sequence[Tensor],
+    part: slice,
+    bucket: NDArray[np.uint32],
+    lengths: NDArray[np.int64],
+) -> Tensor:
+    """Attention weights [n, L, L] of some of the N sequences and heads."""
+    query, key, _, c2p, p2c = (tensor[part] for tensor in tensors)
+    weights = torch.bmm(query, key.transpose(1, 2))
+    kernels.biased_softmax(weights.numpy(), c2p.numpy(), p2c.numpy(), bucket, lengths[part])
+    return weights
 
 
 class FastDisentangledSelfAttention(DisentangledSelfAttention):  # type: ignore[misc]
     """Same parameters and results as transformers' class, in fewer passes over [L, L].
 
-    Handles self-attention with c2p and p2c terms. ``table`` is shared by the layers of one
-    model in training, which therefore must not run in two threads at once.
+    Handles self-attention with c2p and p2c terms; padding comes last.
     """
 
-    table: BucketTable
-
     @classmethod
-    def adopt(cls, module: DisentangledSelfAttention, table: BucketTable) -> None:
+    def adopt(cls, module: DisentangledSelfAttention) -> None:
         """Turn a stock module into this class in place; its parameters stay where they are."""
         module.__class__ = cls
-        module.table = table
 
     @staticmethod
     def supports(module: DisentangledSelfAttention) -> bool:
@@ -107,7 +147,7 @@ class FastDisentangledSelfAttention(DisentangledSelfAttention):  # type: ignore[
 
         Returns ([B, L, D], None): attention weights are never returned.
         """
-        if query_states is not None or output_attentions or relative_pos is None:
+        if query_states is not None or output_attentions:
             return super().forward(  # type: ignore[no-any-return]
                 hidden_states,
                 attention_mask,
@@ -119,33 +159,32 @@ class FastDisentangledSelfAttention(DisentangledSelfAttention):  # type: ignore[
         if rel_embeddings is None:
             raise ValueError("rel_embeddings is required")
         batch, length, _ = hidden_states.shape
-        query = self._heads(self.query_proj(hidden_states))  # [B*H, L, d]
+        scale = (3 * self.attention_head_size) ** -0.5
+        query = self._heads(self.query_proj(hidden_states)) * scale  # [B*H, L, d]
         key = self._heads(self.key_proj(hidden_states))
         value = self._heads(self.value_proj(hidden_states))
 
-        span = self.pos_ebd_size
-        positions = self.pos_dropout(rel_embeddings[: 2 * span])
+        positions = self.pos_dropout(rel_embeddings[: 2 * self.pos_ebd_size])
         key_proj = self.key_proj if self.share_att_key else self.pos_key_proj
         query_proj = self.query_proj if self.share_att_key else self.pos_query_proj
-        pos_key = self._position_heads(key_proj(positions))  # [H, d, 2 * span]
-        pos_query = self._position_heads(query_proj(positions))
-        c2p = self._by_bucket(query, pos_key)  # [B*H, L, 2 * span]
-        p2c = self._by_bucket(key, pos_query)
+        pos_key = self._position_heads(key_proj(positions)).transpose(1, 2)  # [H, d, buckets]
+        pos_query = self._position_heads(query_proj(positions)) * scale  # [H, buckets, d]
+        c2p = torch.matmul(self._by_head(query), pos_key).flatten(0, 1)  # [B*H, L, buckets]
+        p2c = torch.matmul(pos_query, self._by_head(key).transpose(2, 3)).flatten(0, 1)
 
-        if torch.is_grad_enabled():
-            tables = self.table.get(relative_pos, span, c2p.dtype)
-            spread = _SpreadBuckets.apply(c2p, p2c, *tables)  # type: ignore[no-untyped-call]
+        bucket = bucket_row(length, self.position_buckets, self.max_relative_positions)
+        real = attention_mask[:, 0, 0].bool()  # [B, L]; row 0 is never padding
+        if query.device.type == "cpu" and not (self.training and self.dropout.p):
+            lengths = real.sum(dim=1).repeat_interleave(self.num_attention_heads).numpy()
+            context = _Attention.apply(  # type: ignore[no-untyped-call]
+                query, key, value, c2p, p2c, bucket, lengths
+            ).to(value.dtype)
         else:
-            spread = gather_buckets(c2p, p2c, bucket_index(relative_pos, span))
-        scale = (3 * self.attention_head_size) ** -0.5
-        scores = torch.baddbmm(spread, query, key.transpose(1, 2), beta=scale, alpha=scale)
-        scores = scores.view(batch, self.num_attention_heads, length, length)
-        keys = attention_mask[:, :, :1, :].bool()  # [B, 1, 1, L]; row 0 is never padding
-        scores = scores.masked_fill(~keys, torch.finfo(scores.dtype).min)
-        weights = self.dropout(torch.softmax(scores, dim=-1)).view(-1, length, length)
-        context = torch.bmm(weights.to(value.dtype), value)  # [B*H, L, d]
-        context = context.view(batch, self.num_attention_heads, length, -1).transpose(1, 2)
-        return context.reshape(batch, length, -1), None
+            scores = torch.bmm(query, key.transpose(1, 2)) + _gathered(c2p, p2c, bucket)
+            padding = ~real.repeat_interleave(self.num_attention_heads, dim=0)[:, None]
+            weights = scores.masked_fill(padding, torch.finfo(scores.dtype).min).softmax(dim=-1)
+            context = torch.bmm(self.dropout(weights).to(value.dtype), value)  # [B*H, L, d]
+        return self._by_head(context).transpose(1, 2).reshape(batch, length, -1), None
 
     def _heads(self, x: Tensor) -> Tensor:
         """[B, L, H*d] → [B*H, L, d]."""
@@ -154,12 +193,44 @@ class FastDisentangledSelfAttention(DisentangledSelfAttention):  # type: ignore[
         return x.transpose(1, 2).reshape(-1, length, self.attention_head_size)
 
     def _position_heads(self, x: Tensor) -> Tensor:
-        """[buckets, H*d] → [H, d, buckets]."""
+        """[buckets, H*d] → [H, buckets, d]."""
         x = x.view(x.shape[0], self.num_attention_heads, self.attention_head_size)
-        return x.permute(1, 2, 0)
+        return x.transpose(0, 1)
 
-    def _by_bucket(self, content: Tensor, position: Tensor) -> Tensor:
-        """[B*H, L, d] times [H, d, buckets] → [B*H, L, buckets]."""
-        length = content.shape[1]
-        content = content.view(-1, self.num_attention_heads, length, self.attention_head_size)
-        return torch.matmul(content, position).view(-1, length, position.shape[-1])
+    def _by_head(self, x: Tensor) -> Tensor:
+        """[B*H, …] → [B, H, …]."""
+        return x.view(-1, self.num_attention_heads, *x.shape[1:])
+
+
+def _gathered(c2p: Tensor, p2c: Tensor, bucket: NDArray[np.uint32]) -> Tensor:
+    """[N, L, buckets] and [N, buckets, L] → their sum at each (query, key): [N, L, L]."""
+    length = c2p.shape[1]
+    row = torch.from_numpy(bucket.astype(np.int64)).to(c2p.device)
+    # Row i holds the entries from L - 1 - i on.
+    index = row.unfold(0, length, 1).flip(0).expand(c2p.shape[0], -1, -1)  # [N, L, L]
+    return c2p.gather(2, index) + p2c.gather(1, index)
+
+
+def _each_part(work: Callable[[slice], None], count: int, length: int) -> None:
+    """Do the work for every part of ``count`` heads, on all of torch's threads."""
+    step = max(1, SCORES_AT_A_TIME // length**2)
+    parts = [slice(first, min(first + step, count)) for first in range(0, count, step)]
+    for _ in single_threaded(torch.get_num_threads()).map(work, parts):
+        pass
+
+
+@cache
+def single_threaded(threads: int) -> ThreadPoolExecutor:
+    """A started pool of so many threads, in which torch's operations use one thread each."""
+    inside = torch.get_num_threads()
+    barrier = Barrier(threads)
+
+    def start() -> None:
+        torch.set_num_threads(1)
+        barrier.wait()
+
+    pool = ThreadPoolExecutor(threads, "forward")
+    for task in [pool.submit(start) for _ in range(threads)]:
+        task.result()
+    torch.set_num_threads(inside)  # the number that threads to come begin with
+    return pool

@@ -10,16 +10,15 @@ from torch import Tensor, nn
 from transformers import DebertaV2Config, DebertaV2Model, DebertaV2PreTrainedModel
 from transformers.models.deberta_v2.modeling_deberta_v2 import ContextPooler
 
-from secateur.model.attention import BucketTable, FastDisentangledSelfAttention
+from secateur.model.attention import FastDisentangledSelfAttention
 
 
 def adopt_fast_attention(encoder: DebertaV2Model) -> None:
     """Let an encoder's layers compute the same attention in less time, where they can."""
-    table = BucketTable()
     for layer in encoder.encoder.layer:
         attention = layer.attention.self
         if FastDisentangledSelfAttention.supports(attention):
-            FastDisentangledSelfAttention.adopt(attention, table)
+            FastDisentangledSelfAttention.adopt(attention)
 
 
 class DebertaV2ForRerankAndPrune(DebertaV2PreTrainedModel):  # type: ignore[misc]

@@ -67,7 +67,7 @@ class Pruner:
         name_or_path: str | os.PathLike[str] | None = None,
         *,
         revision: str | None = None,
-        dtype: str = "float32",
+        dtype: str = "auto",
         device: str = "cpu",
         limits: Limits | None = None,
         num_threads: int | None = None,
@@ -78,7 +78,9 @@ class Pruner:
 
         name_or_path: a folder, or a hub id ``owner/name`` (also ``owner/name@revision``).
         revision: branch, tag or commit of a hub id.
-        dtype: "float32" or "bfloat16". device: a torch device name. limits: bounds on requests.
+        dtype: arithmetic of the linear layers, "float32", "bfloat16" or "int8"; "auto" is the
+            fastest that the checkpoint's own record allows on this machine (docs/performance.md).
+        device: a torch device name. limits: bounds on requests.
         num_threads: torch's threads for the whole process; ``None`` leaves them alone.
         calibration: file of ``secateur calibrate`` with the default threshold and keep rule.
         allow_pickle: also read weights in pickles, tensors only; never needed for safetensors.
@@ -239,7 +241,7 @@ def load_engine(
     name_or_path: str | os.PathLike[str] | None = None,
     *,
     revision: str | None = None,
-    dtype: str = "float32",
+    dtype: str = "auto",
     device: str = "cpu",
     limits: Limits | None = None,
     num_threads: int | None = None,
@@ -251,9 +253,9 @@ def load_engine(
 
     from secateur.model.checkpoints.load import load_checkpoint
     from secateur.model.checkpoints.serve import engine_of
-    from secateur.model.scorer import check_dtype
+    from secateur.model.modes import check_mode
 
-    check_dtype(dtype)
+    check_mode(dtype, device)
     calibrated = None if calibration is None else Calibration.load(calibration)
     if num_threads is not None:
         if num_threads < 1:

@@ -8,30 +8,35 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from secateur.errors import InvariantError
+from secateur.model.linear import Int8Linear
+from secateur.model.modes import LINEAR, check_mode
+from secateur.model.packed import PackedEncoder
 from secateur.model.prepared import EncodedWindow, WindowOutput
 from secateur.model.two_heads import TwoHeadModel
 
 # Only CUDA has a class for it; the other devices raise a plain RuntimeError.
 _OUT_OF_MEMORY = ("DefaultCPUAllocator: ", "MPS backend out of memory")
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-"""Arithmetic of the encoder's weights and hidden states, by its public name."""
-
 
 class TorchScorer:
-    """Scores windows with a model of one or two heads in one padded forward pass.
+    """Scores windows with a model of one or two heads, a batch in one forward pass.
 
-    dtype: of the encoder. Heads and activations stay in float32 whatever it is: a bfloat16
-        sigmoid is 1.0 from logit 6.5.
+    Where the encoder is one that :class:`PackedEncoder` takes, on a CPU, there is no padding;
+    else windows are padded to the longest.
+
+    dtype: of the encoder's linear layers (off the CPU and in bfloat16, of all the encoder).
+        Heads and activations stay in float32 whatever it is: a bfloat16 sigmoid is 1.0 from
+        logit 6.5. A mode that is not float32 may change the model's encoder.
     Not thread-safe: one thread at a time. Raises ValueError for another dtype.
     """
 
     def __init__(
         self, model: TwoHeadModel, *, dtype: str = "float32", device: str = "cpu", pad_id: int = 0
     ) -> None:
-        check_dtype(dtype)
+        check_mode(dtype, device)
         # oneDNN keeps a compiled kernel for every shape that it has seen, 1,024 by default, and
         # batches have ever new shapes: hundreds of megabytes. The layers of a pass share theirs,
         # about a dozen.
@@ -40,8 +45,18 @@ class TorchScorer:
         self.device = torch.device(device)
         self._pad_id = pad_id
         self._model = model.to(self.device).eval()
-        for parameter in model.encoder.parameters():  # buffers hold positions: they stay exact
-            parameter.data = parameter.data.to(DTYPES[dtype])
+        self._packed = None
+        if self.device.type == "cpu" and model.can_pack and PackedEncoder.supports(model.encoder):
+            self._packed = PackedEncoder(
+                model.encoder, linear=LINEAR[dtype], threads=torch.get_num_threads()
+            )
+            # The encoder's own weights are needed no more.
+            self._model = TwoHeadModel(nn.Identity(), model.score, model.token, token_types=False)
+        elif dtype == "int8":
+            _replace_linear(model.encoder)
+        elif dtype == "bfloat16":
+            for parameter in model.encoder.parameters():  # buffers hold positions: they stay exact
+                parameter.data = parameter.data.bfloat16()
 
     def run(self, windows: Sequence[EncodedWindow]) -> list[WindowOutput]:
         """Score the windows, in order. Raises MemoryError when the device's memory is too small.
@@ -50,6 +65,41 @@ class TorchScorer:
         """
         if not windows:
             return []
+        try:
+            logits, keep = self._score(windows)
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise MemoryError("the batch does not fit into the device's memory") from error
+        borders = np.cumsum([window.passage_token_count for window in windows])[:-1]
+        kept = [None] * len(windows) if keep is None else np.split(keep, borders)
+        scores = [None] * len(windows) if logits is None else logits.tolist()
+        return [WindowOutput(score, part) for score, part in zip(scores, kept, strict=True)]
+
+    @torch.inference_mode()
+    def _score(
+        self, windows: Sequence[EncodedWindow]
+    ) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+        """Float32 relevance logits [B], and keep probabilities of all passage tokens [N]."""
+        if self._packed is None:
+            score_logits, token_logits = self._padded(windows)
+        else:
+            hidden = self._packed([(w.input_ids, w.token_type_ids) for w in windows])
+            score_logits, token_logits = self._model.heads(
+                torch.stack([states[0] for states in hidden]),
+                torch.cat([h[w.passage_tokens] for h, w in zip(hidden, windows, strict=True)]),
+            )
+        scores = None if score_logits is None else score_logits.float().cpu().numpy()
+        if token_logits is None:
+            return scores, None
+        logits = token_logits.float()  # [N, 2]
+        keep = logits.softmax(dim=-1)[:, 1]  # [N]
+        # The softmax of (-inf, 0) would be a clean 1.0.
+        keep = torch.where(logits.isfinite().all(dim=-1), keep, torch.nan)
+        return scores, keep.cpu().numpy()
+
+    def _padded(self, windows: Sequence[EncodedWindow]) -> tuple[Tensor | None, Tensor | None]:
+        """Logits [B] of the windows and [N, 2] of all passage tokens."""
         shape = (len(windows), max(window.token_count for window in windows))
         input_ids = np.full(shape, self._pad_id, dtype=np.int64)  # [B, L]
         token_type_ids = np.zeros(shape, dtype=np.int64)  # [B, L]
@@ -63,44 +113,20 @@ class TorchScorer:
         inputs = [input_ids, attention_mask, token_type_ids]
         if self._model.pools_sentences:
             inputs.append(_sentences(windows, shape))
-        try:
-            logits, keep = self._forward(inputs, passage_mask)
-        except RuntimeError as error:
-            if not _is_out_of_memory(error):
-                raise
-            raise MemoryError("the batch does not fit into the device's memory") from error
-        borders = np.cumsum(passage_mask.sum(axis=1))[:-1]
-        kept = [None] * len(windows) if keep is None else np.split(keep, borders)
-        scores = [None] * len(windows) if logits is None else logits.tolist()
-        return [WindowOutput(score, part) for score, part in zip(scores, kept, strict=True)]
-
-    @torch.inference_mode()
-    def _forward(
-        self, inputs: Sequence[NDArray[np.int64]], passage_mask: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
-        """Float32 relevance logits [B], and keep probabilities of all passage tokens [N]."""
         score_logits, token_logits = self._model(
             *(torch.from_numpy(array).to(self.device) for array in inputs)
         )  # [B], [B, L, 2]
-        scores = None if score_logits is None else score_logits.float().cpu().numpy()
-        if token_logits is None:
-            return scores, None
-        logits = token_logits[torch.from_numpy(passage_mask).to(self.device)].float()  # [N, 2]
-        keep = logits.softmax(dim=-1)[:, 1]  # [N]
-        # The softmax of (-inf, 0) would be a clean 1.0.
-        keep = torch.where(logits.isfinite().all(dim=-1), keep, torch.nan)
-        return scores, keep.cpu().numpy()
+        if token_logits is not None:
+            token_logits = token_logits[torch.from_numpy(passage_mask).to(self.device)]
+        return score_logits, token_logits
 
 
-def check_dtype(dtype: str) -> None:
-    """Raise ValueError for a dtype that is not served."""
-    if dtype == "float16":
-        raise ValueError(
-            "dtype 'float16' is not served: its largest number, 65,504, is less than what "
-            f"DeBERTa's attention can add up to; use one of {', '.join(DTYPES)}"
-        )
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} is unknown; use one of {', '.join(DTYPES)}")
+def _replace_linear(module: nn.Module) -> None:
+    for name, child in module.named_children():
+        if isinstance(child, nn.Linear):
+            setattr(module, name, Int8Linear(child))
+        else:
+            _replace_linear(child)
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

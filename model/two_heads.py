@@ -19,7 +19,7 @@ class PooledScore(nn.Module):
         self.pooler = pooler
         self.classifier = classifier
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:  # noqa: ARG002
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:  # noqa: ARG002
         """[B, L, D] → raw logits [B]."""
         logits: Tensor = self.classifier(self.pooler(hidden))  # [B, 1]
         return logits.squeeze(-1)
@@ -98,6 +98,19 @@ class TwoHeadModel(nn.Module):
         if sentences is None:
             raise ValueError("sentences is required")
         return score, _by_sentence(hidden, sentences, self.token)
+
+    @property
+    def can_pack(self) -> bool:
+        """Whether ``heads`` can do without the other tokens of a sequence."""
+        return not self.pools_sentences and isinstance(self.score, PooledScore | None)
+
+    def heads(self, first: Tensor, passage: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Raw logits ``(score [B], token [N, 2])`` of hidden states that are already there.
+
+        first: [B, D], of each sequence's first token. passage: [N, D], of any tokens.
+        """
+        score = None if self.score is None else self.score(first.unsqueeze(1), None)
+        return score, None if self.token is None else self.token(passage)
 
 
 def _by_sentence(hidden: Tensor, sentences: Tensor, classifier: nn.Module) -> Tensor:

@@ -167,9 +167,9 @@ def test_logits_that_are_not_finite_give_no_probability(value: float) -> None:
 
 def test_unknown_dtypes_are_refused() -> None:
     """float16 overflows in DeBERTa, with results that are not finite."""
-    with pytest.raises(ValueError, match=r"65,504.*use one of float32, bfloat16"):
+    with pytest.raises(ValueError, match=r"65,504.*use one of auto, float32, bfloat16, int8"):
         TorchScorer(tiny_model(), dtype="float16")
-    with pytest.raises(ValueError, match="'int4' is unknown; use one of float32, bfloat16"):
+    with pytest.raises(ValueError, match=r"'int4' is unknown; use one of auto"):
         TorchScorer(tiny_model(), dtype="int4")
 
 

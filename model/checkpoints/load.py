@@ -24,6 +24,7 @@ from secateur.model.checkpoints.families import Family
 from secateur.model.checkpoints.settings import CheckpointSettings, read_settings
 from secateur.model.checkpoints.source import resolve
 from secateur.model.checkpoints.weights import read_weights
+from secateur.model.modes import Measured, read_record
 from secateur.model.two_heads import TwoHeadModel
 
 _BAD_CONFIG = (
@@ -46,12 +47,16 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A loaded checkpoint. ``model`` is in float32 and in evaluation mode."""
+    """A loaded checkpoint. ``model`` is in float32 and in evaluation mode.
+
+    modes: what the folder's record says of faster arithmetic.
+    """
 
     model: TwoHeadModel
     tokenizer: Tokenizer
     settings: CheckpointSettings
     layout: Layout
+    modes: Mapping[str, Measured]
 
     @property
     def family(self) -> Family:
@@ -95,7 +100,8 @@ def load_checkpoint(
         where=folder / "config.json",
     )
     tokenizer = _read_tokenizer(folder, encoder_config.vocab_size)
-    return Checkpoint(model.eval(), tokenizer, settings, layout)
+    modes = read_record(folder, settings.revision)
+    return Checkpoint(model.eval(), tokenizer, settings, layout, modes)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

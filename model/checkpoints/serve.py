@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+
 from secateur.model.adapter import Adapter, PairTemplate
 from secateur.model.checkpoints.load import Checkpoint
 from secateur.model.engine import Engine
+from secateur.model.modes import AUTO, fastest
 from secateur.model.scorer import TorchScorer
 from secateur.model.splitter import SentenceSplitter
 from secateur.model.tokenization import FastTokenizer
 from secateur.model.windows import max_query_tokens
 from secateur.types import Limits, ModelInfo
 
+logger = logging.getLogger(__name__)
+
 
 def engine_of(checkpoint: Checkpoint, *, dtype: str, device: str, limits: Limits) -> Engine:
-    """Wire tokenizer, scorer and splitter as the checkpoint's family wants them."""
+    """Wire tokenizer, scorer and splitter as the checkpoint's family wants them.
+
+    dtype: ``auto`` is the fastest mode that the checkpoint's own record allows here.
+    """
+    if dtype == AUTO:
+        dtype = fastest(checkpoint.modes, device)
+        logger.info("dtype auto: %s", dtype)
     family, settings = checkpoint.family, checkpoint.settings
     tokenizer = FastTokenizer(checkpoint.tokenizer)
     scorer = TorchScorer(checkpoint.model, dtype=dtype, device=device, pad_id=tokenizer.pad_id)
