@@ -24,6 +24,7 @@ from secateur.model.calibration import CalibrationError
 from secateur.model.engine import Engine
 from secateur.server import logs, security
 from secateur.server.batcher import THREADS, Batcher
+from secateur.server.cache import WindowCache
 from secateur.server.calls import Calls
 from secateur.server.decoding import DecodingInterceptor
 from secateur.server.gate import Gate, State
@@ -33,7 +34,7 @@ from secateur.server.search.services import NAMES as SEARCH_NAMES
 from secateur.server.search.services import SearchServices
 from secateur.server.service import RerankPruneService
 from secateur.server.settings import ServerSettings, SettingsError, describe
-from secateur.types import ModelInfo, Passage, PrunedPassage, PruneOptions
+from secateur.types import ModelInfo, ModelRef, Passage, PrunedPassage, PruneOptions
 from secateur.v1 import rerank_prune_pb2 as pb
 from secateur.v1 import rerank_prune_pb2_grpc as pb_grpc
 
@@ -151,7 +152,10 @@ class App:
         )
         batcher.start()
         self.batcher = batcher
-        pipeline = Pipeline(engine, batcher, self._pool, self.metrics)
+        model = ModelRef(engine.info.id, engine.info.revision, engine.info.dtype)
+        cache = WindowCache(self.settings.cache_bytes, model, self.metrics)
+        logger.info("result cache: %s", f"{cache.max_bytes} bytes" if cache.max_bytes else "off")
+        pipeline = Pipeline(engine, batcher, cache, self._pool, self.metrics)
         for query, text in _WARM_UP:
             passages = [Passage(text)]
             started = batcher.clock()

@@ -17,6 +17,7 @@ from secateur.errors import (
     UnavailableError,
 )
 from secateur.model.prepared import EncodedWindow, WindowOutput
+from secateur.server.cache import PassageWindows
 from secateur.server.errors import internal_error_id, passage_error_of
 from secateur.server.metrics import Metrics
 from secateur.server.speed import Speed
@@ -55,15 +56,15 @@ class BatchedCall(QueuedCall):
         """Wall time with work submitted and none of it in the model; exact once all is done."""
         return max(0.0, self._busy_seconds - self.inference_seconds)
 
-    def submit(self, groups: Sequence[Sequence[EncodedWindow]]) -> list[asyncio.Future[Outcome]]:
-        """Queue the windows of some passages; one future a passage, in order.
+    def submit(self, passages: Sequence[PassageWindows]) -> list[asyncio.Future[Outcome]]:
+        """Queue the missing windows of some passages; one future a passage, in order.
 
-        A passage without windows has its outcome at once. A future raises
-        DeadlineExceededError or UnavailableError when the whole call fails.
+        A passage without missing windows has its outcome at once, whatever the queue holds. A
+        future raises DeadlineExceededError or UnavailableError when the whole call fails.
         Raises UnavailableError when the worker is dead and, for a call that has not been let in
         yet (later it keeps its place and bounds itself), what ``Batcher.admit`` raises.
         """
-        tokens = sum(window.token_count for windows in groups for window in windows)
+        tokens = sum(passage.missing_tokens for passage in passages)
         if tokens:
             self._batcher.check_alive()
             if not self._admitted:
@@ -72,17 +73,17 @@ class BatchedCall(QueuedCall):
         loop = asyncio.get_running_loop()
         queued = []
         futures = []
-        for windows in groups:
+        for passage in passages:
             future: asyncio.Future[Outcome] = loop.create_future()
             futures.append(future)
-            if not windows:
-                future.set_result([])
+            group = WindowGroup(passage, future)
+            if future.done():
                 continue
             if not self.futures:
                 self._busy_since = self._batcher.clock()
             self.futures.add(future)
             future.add_done_callback(self._finished)
-            queued.append(WindowGroup(windows, future))
+            queued.append(group)
         self._batcher.enqueue(self, queued)
         return futures
 

@@ -82,7 +82,7 @@ class Metrics:
         )
         self._input_tokens = Histogram(
             "secateur_input_tokens",
-            "Tokens of a request that went through the model.",
+            "Tokens of a request's model input, of cached passages too.",
             buckets=_TOKENS,
             registry=registry,
         )
@@ -99,6 +99,22 @@ class Metrics:
         )
         self._tokens_saved = Counter(
             "secateur_tokens_saved", "Passage tokens that were pruned away.", registry=registry
+        )
+
+        self._cache_hits = Counter(
+            "secateur_cache_hits", "Windows whose output the cache had.", registry=registry
+        )
+        self._cache_misses = Counter(
+            "secateur_cache_misses", "Windows whose output it did not have.", registry=registry
+        )
+        self._cache_evictions = Counter(
+            "secateur_cache_evictions", "Outputs dropped to make room.", registry=registry
+        )
+        self._cache_bytes = Gauge(
+            "secateur_cache_bytes", "Memory that the cached outputs take.", registry=registry
+        )
+        self._cache_entries = Gauge(
+            "secateur_cache_entries", "Windows whose output is cached.", registry=registry
         )
 
     def serve(self, host: str, port: int) -> tuple[int, Callable[[], None]]:
@@ -119,6 +135,11 @@ class Metrics:
         """Say how to read the calls in work and the tasks of the event loop, from any thread."""
         self._calls.set_function(calls)
         self._tasks.set_function(tasks)
+
+    def watch_cache(self, *, size: Callable[[], int], entries: Callable[[], int]) -> None:
+        """Say how to read the bytes and the entries of the cache, from any thread."""
+        self._cache_bytes.set_function(size)
+        self._cache_entries.set_function(entries)
 
     def request(self, method: str, code: str, seconds: float) -> None:
         """A call has ended. code: the name of its gRPC status."""
@@ -148,6 +169,15 @@ class Metrics:
         self._batch_tokens.observe(tokens)
         self._padding_share.observe(1 - tokens / (max(lengths) * len(lengths)))
         self._inference_seconds.observe(seconds)
+
+    def cache_looked_up(self, *, hits: int, misses: int) -> None:
+        """Windows were looked up in the cache."""
+        self._cache_hits.inc(hits)
+        self._cache_misses.inc(misses)
+
+    def cache_evicted(self, count: int) -> None:
+        """So many outputs had to make room for a newer one."""
+        self._cache_evictions.inc(count)
 
     def answered(
         self, *, input_tokens: int, passage_tokens: int, kept_tokens: int, queue_seconds: float

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
@@ -21,6 +21,7 @@ from secateur.model.prepared import PreparedPassage, PreparedQuery
 from secateur.model.token_limits import check_passage_tokens, check_request_tokens
 from secateur.model.validation import validate_passage
 from secateur.server.batcher import BatchedCall, Batcher
+from secateur.server.cache import PassageWindows, WindowCache
 from secateur.server.errors import passage_error_of
 from secateur.server.metrics import Metrics
 from secateur.server.window_queue import Outcome
@@ -66,23 +67,31 @@ class Stopwatch:
 class PreparedChunk:
     """Some passages after ``prepare``.
 
-    ready: the passages to be scored. failed: results of passages that failed alone.
+    ready: the passages to be scored. windows: of each of them, what the cache knows of its
+    windows. failed: results of passages that failed alone.
     violations: faults of the request that only the tokenizer could tell, by passage index.
     """
 
     ready: list[PreparedPassage] = field(default_factory=list)
+    windows: list[PassageWindows] = field(default_factory=list)
     failed: list[PrunedPassage] = field(default_factory=list)
     violations: dict[int, tuple[FieldViolation, ...]] = field(default_factory=dict)
 
 
 class Pipeline:
-    """One engine behind a batcher and a pool. One instance serves all calls."""
+    """One engine behind a cache, a batcher and a pool. One instance serves all calls."""
 
     def __init__(
-        self, engine: Engine, batcher: Batcher, pool: Executor, metrics: Metrics | None = None
+        self,
+        engine: Engine,
+        batcher: Batcher,
+        cache: WindowCache,
+        pool: Executor,
+        metrics: Metrics | None = None,
     ) -> None:
         self.engine = engine
         self.batcher = batcher
+        self.cache = cache
         self.metrics = metrics or Metrics()
         self._pool = pool
 
@@ -93,6 +102,16 @@ class Pipeline:
         return await loop.run_in_executor(
             self._pool, lambda: context.run(_contained, lambda: work(*args, **kwargs))
         )
+
+    def check_room(self, deadline: float | None) -> None:
+        """Refuse early, before any work, what is refused anyway: raises as ``submit`` would.
+
+        With a cache that is a call to a dead worker only: all of a call may be in the cache.
+        """
+        if self.cache.max_bytes:
+            self.batcher.check_alive()
+        else:
+            self.batcher.check_room(deadline)
 
     async def rerank_and_prune(
         self,
@@ -106,35 +125,39 @@ class Pipeline:
         """Answer a whole validated request. Times are on the batcher's clock.
 
         Raises InvalidRequestError for faults that only preparing can tell, such as the tokens
-        of the whole request; OverloadedError before any work when the queue is full;
-        DeadlineExceededError, UnavailableError.
+        of the whole request; OverloadedError when the queue is full, as soon as something is
+        not in the cache; DeadlineExceededError, UnavailableError.
         """
         watch = Stopwatch(started)
-        self.batcher.check_room(deadline)
+        self.check_room(deadline)
         prepared_query = await self.prepare_query(watch, query, options)
         ready: list[PreparedPassage] = []
+        windows: list[PassageWindows] = []
         results: list[PrunedPassage] = []
         violations: list[FieldViolation] = []
         input_tokens = 0
         for chunk in chunks(list(enumerate(passages))):
             prepared = await self.prepare(watch, prepared_query, chunk)
             ready += prepared.ready
+            windows += prepared.windows
             results += prepared.failed
             violations += [v for faults in prepared.violations.values() for v in faults]
             input_tokens += sum(passage.input_token_count for passage in prepared.ready)
             if not violations:  # checked at each step, so that what is too much stops soon
                 check_request_tokens(input_tokens, chunk[-1][0] + 1, self.engine.info.limits)
+            if any(passage.missing for passage in prepared.windows):
+                self.batcher.check_room(deadline)
         if violations:
             raise InvalidRequestError(violations)
         with self.batcher.call(deadline) as call:
-            outcomes = await asyncio.gather(*call.submit([passage.windows for passage in ready]))
+            outcomes = await asyncio.gather(*call.submit(windows))
         assembled: list[PrunedPassage] = []
         for start in range(0, len(ready), _CHUNK_PASSAGES):
             part = slice(start, start + _CHUNK_PASSAGES)
             assembled += await self.off_loop(
                 self.assemble, prepared_query, ready[part], outcomes[part]
             )
-        usage = self.engine.usage(prepared_query, ready, assembled)
+        usage = self.usage(prepared_query, ready, windows, assembled)
         timing = watch.timing(call, self.batcher.clock())
         self.metrics.answered(
             input_tokens=usage.input_tokens,
@@ -189,6 +212,17 @@ class Pipeline:
             results.append(result)
         return results
 
+    def usage(
+        self,
+        query: PreparedQuery,
+        prepared: Sequence[PreparedPassage],
+        windows: Sequence[PassageWindows],
+        results: Sequence[PrunedPassage],
+    ) -> Usage:
+        """Counts over some passages: their windows as looked up, their results uncut."""
+        usage = self.engine.usage(query, prepared, results)
+        return replace(usage, cached_passage_count=sum(passage.cached for passage in windows))
+
     def ranked(
         self,
         query: PreparedQuery,
@@ -235,13 +269,16 @@ class Pipeline:
 
         for index, passage in passages:
             try:
-                chunk.ready.append(_contained(partial(prepare_one, index, passage)))
+                prepared = _contained(partial(prepare_one, index, passage))
             except InvalidRequestError as error:
                 chunk.violations[index] = error.violations
             except Exception as error:  # noqa: BLE001 - isolated to its passage
                 failure = passage_error_of(error)
                 self.metrics.passage_error(failure.code)
                 chunk.failed.append(engine.failed(index, passage, failure))
+            else:
+                chunk.ready.append(prepared)
+                chunk.windows.append(self.cache.look_up(prepared.windows))
         return chunk
 
     async def _timed(self, watch: Stopwatch, work: Callable[[], T]) -> T:

@@ -99,7 +99,7 @@ class RerankPruneService(Gated, pb_grpc.RerankPruneServiceServicer):
         async def answer(pipeline: Pipeline) -> None:
             started = pipeline.batcher.clock()
             watch = Stopwatch(started)
-            pipeline.batcher.check_room(_deadline(pipeline, context))
+            pipeline.check_room(_deadline(pipeline, context))
             parsed = await self._opening(pipeline, request_iterator)
             query = await pipeline.prepare_query(watch, parsed.query, parsed.options)
             stream = PassageStream(

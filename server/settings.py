@@ -24,6 +24,7 @@ from pydantic_settings import (
 )
 
 from secateur.model.batching import DEFAULT_BATCH_TOKENS, DEFAULT_BATCH_WINDOWS
+from secateur.server.cache import MIN_BYTES
 from secateur.server.cpus import available_cpus
 from secateur.types import Limits
 
@@ -66,8 +67,8 @@ class ServerSettings(BaseSettings):
     )
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(50051, ge=0, le=65535, description="port to listen on; 0 takes a free one")
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="number format of the weights"
+    dtype: Literal["auto", "float32", "bfloat16", "int8"] = Field(
+        "auto", description="arithmetic of the linear layers; `auto` takes the fastest proven one"
     )
     device: str = Field("cpu", pattern=r"^(cpu|mps|cuda(:\d+)?)$", description="where it runs")
     threads: int = Field(
@@ -90,6 +91,9 @@ class ServerSettings(BaseSettings):
     )
     max_stream_in_flight: int = Field(
         64, ge=1, le=100_000, description="passages of one stream taken but not yet answered"
+    )
+    cache_bytes: int = Field(
+        64 << 20, ge=0, le=1 << 40, description="memory of the result cache; 0 turns it off"
     )
     max_receive_message_bytes: int = Field(
         16 << 20, ge=1_024, le=1 << 30, description="largest request message"
@@ -183,6 +187,15 @@ class ServerSettings(BaseSettings):
             raise ValueError("tls_cert and tls_key are set together or not at all")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        return self
+
+    @model_validator(mode="after")
+    def _cache_holds_something(self) -> Self:
+        if 0 < self.cache_bytes < MIN_BYTES:
+            raise ValueError(
+                f"cache_bytes is {self.cache_bytes}; it must be at least {MIN_BYTES}, or 0, "
+                "which turns the cache off"
+            )
         return self
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from typing import Final, Self
 
 from secateur.errors import FieldViolation, InvalidRequestError
 from secateur.model.prepared import PreparedPassage, PreparedQuery
+from secateur.server.cache import PassageWindows
 from secateur.server.errors import MessageTooLargeError, passage_error_of
 from secateur.server.pipeline import Pipeline, Stopwatch, chunks, scored_tokens
 from secateur.server.ranking import Ranking
@@ -156,49 +157,56 @@ class PassageStream:
             error = passage_error_of(InvalidRequestError(violations))
             self._pipeline.metrics.passage_error(error.code)
             self._answer(self._pipeline.engine.failed(index, texts[index], error))
-        await self._wait_for_room(sum(passage.input_token_count for passage in chunk.ready))
-        futures = self._call.submit([passage.windows for passage in chunk.ready])
-        for prepared, future in zip(chunk.ready, futures, strict=True):
-            task = asyncio.create_task(self._finish(prepared, future))
+        await self._wait_for_room(sum(passage.missing_tokens for passage in chunk.windows))
+        futures = self._call.submit(chunk.windows)
+        for prepared, windows, future in zip(chunk.ready, chunk.windows, futures, strict=True):
+            task = asyncio.create_task(self._finish(prepared, windows, future))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _wait_for_room(self, tokens: int) -> None:
-        """Wait until so many tokens may join the queue, and count them.
+        """Wait until so many tokens may join the queue, and count them; none need not wait.
 
         With nothing of its own in the queue it goes on, so that a stream always gets somewhere.
         """
         most = self._limits.max_request_tokens
         has_room = self._pipeline.batcher.has_room
-        while self._waiting_tokens and (
-            self._waiting_tokens + tokens > most or not has_room(tokens)
+        while (
+            tokens
+            and self._waiting_tokens
+            and (self._waiting_tokens + tokens > most or not has_room(tokens))
         ):
             self._scored_some.clear()
             await self._scored_some.wait()
         self._waiting_tokens += tokens
 
-    async def _finish(self, prepared: PreparedPassage, future: asyncio.Future[Outcome]) -> None:
+    async def _finish(
+        self,
+        prepared: PreparedPassage,
+        windows: PassageWindows,
+        future: asyncio.Future[Outcome],
+    ) -> None:
         """Turn the model's outcome for one passage into its answer."""
         try:
             try:
                 outcome = await future
             finally:
-                self._waiting_tokens -= prepared.input_token_count
+                self._waiting_tokens -= windows.missing_tokens
                 self._scored_some.set()
             pipeline = self._pipeline
             results = await pipeline.off_loop(pipeline.assemble, self._query, [prepared], [outcome])
         except Exception as error:  # noqa: BLE001 - the writer must learn of it, or it waits for ever
             self.fail(error)
             return
-        engine = self._pipeline.engine
-        usage = engine.usage(self._query, [prepared], results)
+        usage = pipeline.usage(self._query, [prepared], [windows], results)
         self._scored_tokens += scored_tokens([prepared], results)
         self._usage = replace(
             self._usage,
             input_tokens=self._usage.input_tokens + usage.input_tokens,
             kept_tokens=self._usage.kept_tokens + usage.kept_tokens,
+            cached_passage_count=self._usage.cached_passage_count + usage.cached_passage_count,
         )
-        self._warnings.update(dict.fromkeys(engine.warnings([prepared])))
+        self._warnings.update(dict.fromkeys(pipeline.engine.warnings([prepared])))
         self._answer(results[0])
 
     def _answer(self, result: PrunedPassage) -> None:

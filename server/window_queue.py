@@ -17,6 +17,7 @@ from typing import Final
 
 from secateur.errors import DeadlineExceededError
 from secateur.model.prepared import EncodedWindow, WindowOutput
+from secateur.server.cache import PassageWindows
 from secateur.types import PassageError
 
 MAX_PADDED_RATIO: Final = 2.0
@@ -29,16 +30,23 @@ Outcome = list[WindowOutput] | PassageError
 
 
 class WindowGroup:
-    """The windows of one passage; ``future`` gets their outcome."""
+    """The windows of one passage; ``future`` gets their outcome, at once when none is missing."""
 
-    def __init__(self, windows: Sequence[EncodedWindow], future: asyncio.Future[Outcome]) -> None:
-        self.windows = tuple(windows)
+    def __init__(self, passage: PassageWindows, future: asyncio.Future[Outcome]) -> None:
+        self.windows = tuple(passage.windows)
+        self.missing = passage.missing
         self.future = future
-        self._outputs: dict[int, WindowOutput] = {}
+        self._learn = passage.learn
+        self._outputs = dict(passage.outputs)
+        self._resolve_when_whole()
 
     def deliver(self, position: int, output: WindowOutput) -> None:
         """Store one output; the last one resolves the future."""
+        self._learn(position, output)
         self._outputs[position] = output
+        self._resolve_when_whole()
+
+    def _resolve_when_whole(self) -> None:
         if len(self._outputs) == len(self.windows) and not self.future.done():
             self.future.set_result([self._outputs[i] for i in range(len(self.windows))])
 
@@ -130,12 +138,8 @@ class WindowQueue:
         return sum(min(call.tokens, max(tokens, self._turn_tokens)) for call in self._ring)
 
     def put(self, call: QueuedCall, groups: Sequence[WindowGroup]) -> None:
-        """Add the groups' windows to the call, the longest first so that like lengths meet."""
-        entries = [
-            Entry(call, group, position)
-            for group in groups
-            for position in range(len(group.windows))
-        ]
+        """Add the missing windows to the call, the longest first so that like lengths meet."""
+        entries = [Entry(call, group, position) for group in groups for position in group.missing]
         entries.sort(key=lambda entry: -entry.token_count)
         call.entries.extend(entries)
         call.tokens += sum(entry.token_count for entry in entries)

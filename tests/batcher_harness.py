@@ -13,6 +13,7 @@ import numpy as np
 
 from secateur.model.prepared import EncodedWindow, WindowOutput
 from secateur.server.batcher import Batcher
+from secateur.server.cache import PassageWindows
 
 PATIENCE = 60
 
@@ -21,6 +22,11 @@ def window(tokens: int, mark: int = 0) -> EncodedWindow:
     """A window of some length; ``mark`` comes back as its logit."""
     ids = np.full(tokens, mark, dtype=np.int64)
     return EncodedWindow(ids, np.zeros(tokens, dtype=np.int64), slice(0, tokens))
+
+
+def passages(windows: Sequence[Sequence[EncodedWindow]]) -> list[PassageWindows]:
+    """Passages of which nothing is known."""
+    return [PassageWindows(part) for part in windows]
 
 
 @dataclass
@@ -82,7 +88,7 @@ async def held(model: Model, batcher: Batcher) -> asyncio.Task[object]:
 async def ask(batcher: Batcher, lengths: Sequence[int], **call: Any) -> list[object]:
     """One call with a passage of one window for each length; the outcomes."""
     with batcher.call(**call) as mine:
-        return list(await asyncio.gather(*mine.submit([[window(n, n)] for n in lengths])))
+        return list(await asyncio.gather(*mine.submit(passages([[window(n, n)] for n in lengths]))))
 
 
 def logits(outcomes: Sequence[object]) -> list[object]:

@@ -94,8 +94,9 @@ def rerank_request(query: str, texts: Sequence[str], **options: Any) -> pb.Reran
 
 
 def settings_for_test(**flags: Any) -> ServerSettings:
-    """Settings on a free port, with a drain that no passing test waits out."""
-    return load_settings(**{"port": 0, "threads": 2, "drain_seconds": PATIENCE, **flags})
+    """Settings on a free port, with a drain that no passing test waits out, and no cache."""
+    quiet = {"port": 0, "threads": 2, "drain_seconds": PATIENCE, "cache_bytes": 0}
+    return load_settings(**{**quiet, **flags})
 
 
 @asynccontextmanager

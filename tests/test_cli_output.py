@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -180,6 +181,14 @@ def test_no_passages() -> None:
     )
     render_ranked(_Console(file=out, width=100), "q", [], answer)
     assert "Kept 0 of 0 sentences · characters 0 → 0 (0% saved)" in out.getvalue()
+
+
+def test_what_came_from_the_cache_is_told() -> None:
+    out = io.StringIO()
+    answer = replace(ANSWER, usage=types.Usage(cached_passage_count=2))
+    render_ranked(_Console(file=out, width=100), "q", PASSAGES, answer)
+    (line,) = (line for line in out.getvalue().splitlines() if line.startswith("Time "))
+    assert line.endswith(" · 2 passages from the cache")
 
 
 INFO = types.ModelInfo(

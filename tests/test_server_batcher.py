@@ -6,7 +6,18 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from batcher_harness import PATIENCE, Clock, Model, ask, batching, held, logits, tasks_of, window
+from batcher_harness import (
+    PATIENCE,
+    Clock,
+    Model,
+    ask,
+    batching,
+    held,
+    logits,
+    passages,
+    tasks_of,
+    window,
+)
 
 from secateur.errors import DeadlineExceededError, OverloadedError, UnavailableError
 from secateur.model.prepared import EncodedWindow
@@ -29,7 +40,7 @@ async def test_a_passage_gets_its_windows_back_in_order() -> None:
     async with batching(model, max_batch_windows=2) as batcher:
         with batcher.call() as call:
             marks = [[window(4, 1), window(9, 2), window(5, 3)], [], [window(7, 4)]]
-            outcomes = await asyncio.gather(*call.submit(marks))
+            outcomes = await asyncio.gather(*call.submit(passages(marks)))
     found = [[o.relevance_logit for o in outcome] for outcome in outcomes]  # type: ignore[union-attr]
     assert found == [[1.0, 2.0, 3.0], [], [4.0]]
 
@@ -187,9 +198,9 @@ async def test_an_admitted_call_may_go_on_when_the_queue_is_full() -> None:
     async with batching(model, max_queue_tokens=100) as batcher:
         await held(model, batcher)
         with batcher.call() as stream:
-            first = stream.submit([[window(50)]])
+            first = stream.submit(passages([[window(50)]]))
             others = await tasks_of(ask(batcher, [50]))
-            second = stream.submit([[window(50)]])
+            second = stream.submit(passages([[window(50)]]))
             model.gate.set()
             await asyncio.gather(*first, *second, *others)
 
@@ -279,7 +290,7 @@ async def test_times_are_told_apart() -> None:
     async with batching(model, clock=clock) as batcher:
         await held(model, batcher)
         with batcher.call() as call:
-            futures = call.submit([[window(60)], [window(60)]])
+            futures = call.submit(passages([[window(60)], [window(60)]]))
             clock.now = 2.0
 
             def pass_time() -> None:
@@ -293,5 +304,5 @@ async def test_times_are_told_apart() -> None:
             assert call.inference_seconds == 10.0
             clock.now += 100.0
             assert call.queue_seconds == 7.0
-            await asyncio.gather(*call.submit([[window(3)]]))
+            await asyncio.gather(*call.submit(passages([[window(3)]])))
             assert (call.queue_seconds, call.inference_seconds) == (7.0, 15.0)

@@ -141,10 +141,11 @@ def _summary(passages: Sequence[Passage], answer: RankedPassages) -> Iterator[st
     characters = sum(len(passages[result.index].text) for result in results)
     parts.append(_saved("characters", characters, sum(len(r.pruned_text) for r in results)))
     yield " · ".join(parts)
-    timing = answer.timing
+    timing, cached = answer.timing, answer.usage.cached_passage_count
     yield (
         f"Time {timing.total_ms:.1f} ms · queue {timing.queue_ms:.1f} · "
         f"tokenise {timing.tokenize_ms:.1f} · inference {timing.inference_ms:.1f}"
+        + (f" · {counted(cached, 'passage')} from the cache" if cached else "")
     )
     model = answer.model
     name = " ".join(part for part in (model.id, model.revision, model.dtype) if part)

@@ -194,9 +194,10 @@ class ModelRef:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts. input_tokens: all that went through the model, special tokens too.
+    """Token counts. input_tokens: all model input, special tokens and cached passages too.
 
     kept_tokens: passage tokens inside kept sentences, over all passages.
+    cached_passage_count: passages whose scores all came from the server's cache.
     """
 
     query_tokens: int = 0

@@ -1411,13 +1411,15 @@ class Usage(_message.Message):
     query_tokens: _builtins.int
     """Tokens of the query as the model saw it, counted once."""
     input_tokens: _builtins.int
-    """Tokens that went through the model: query, titles, passages and special tokens of every
-    window, without padding.
+    """Tokens of model input: query, titles, passages and special tokens of every window, without
+    padding. Those of cached passages count, too.
     """
     kept_tokens: _builtins.int
     """Passage tokens inside kept sentences, over all passages that were scored."""
     cached_passage_count: _builtins.int
-    """Passages answered from a cache."""
+    """Passages whose scores all came from the server's result cache, so that the model did not run
+    for them; passages left out of the results count, too. 0 where the cache is off.
+    """
     def __init__(
         self,
         *,
@@ -1449,7 +1451,9 @@ class Timing(_message.Message):
     tokenize_ms: _builtins.float
     """Splitting and tokenising."""
     inference_ms: _builtins.float
-    """Running the model, in batches that may hold other calls' windows too."""
+    """Running the model, in batches that may hold other calls' windows too. 0 when all scores came
+    from the cache.
+    """
     total_ms: _builtins.float
     """From the request's arrival to its answer."""
     def __init__(
