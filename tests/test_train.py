@@ -131,6 +131,7 @@ def test_a_stopped_run_resumes_to_the_same_weights(
     assert all(torch.equal(expected[key], resumed[key]) for key in expected)
     with pytest.raises(ValueError, match="another config"):
         run({**config, "seed": 5}, data, "whole")
+    run({**config, "bfloat16": False, "checkpoint_every": 9}, data, "whole")  # says nothing new
 
 
 def test_a_resumed_run_does_not_repeat_its_metrics(tmp_path: Path) -> None:
