@@ -57,8 +57,8 @@ typing: ## Show the folders as one package to type checkers and editors (.typing
 	@rm -rf .typing && mkdir -p .typing/secateur
 	@cd .typing/secateur && ln -s ../../src/secateur/* ../../model ../../server ../../training .
 
-bench: $(STAMP) ## Measure speed: make bench ARGS='--data FILE'.
-	$(BIN)/python benchmarks/speed.py $(ARGS)
+bench: $(STAMP) ## Measure speed: make bench ARGS='--data FILE --record FILE'.
+	@$(BIN)/secateur bench $(ARGS)
 
 soak: $(STAMP) ## Put mixed load on a real server for long: make soak ARGS='--minutes 20'.
 	$(BIN)/python benchmarks/soak.py $(ARGS)

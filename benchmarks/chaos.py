@@ -3,8 +3,9 @@
     python benchmarks/chaos.py --kills 5 [--callers 6] [--every 10] [--record FILE] [--log FILE]
 
 Several threads call with ``secateur.Client(max_attempts=None)`` while the server gets SIGKILL,
-again and again, and starts anew on the same port. Fails when a call raises, or when an answer
-differs from the same request's answer in peace. Needs Linux.
+again and again, and starts anew on the same port. Its result cache is off: answers from it would
+be over before a kill could meet them. Fails when a call raises, or when an answer differs from the
+same request's answer in peace. Needs Linux.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from serverprocess import ServerProcess, free_port
-from workload import TOLERANCE, commit, good_requests, machine
+from workload import TOLERANCE, good_requests
 
 from secateur import Passage, RankedPassages
+from secateur.bench.machine import commit, machine
+from secateur.bench.serverprocess import ServerProcess, free_port
 from secateur.client import Client
 
 TIMEOUT_SECONDS = 600.0
@@ -98,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     with tempfile.TemporaryDirectory() as folder:
         log = options.log or Path(folder, "server.log")
-        with ServerProcess(log, port=free_port()) as server:
+        with ServerProcess(log, port=free_port(), cache_bytes=0) as server:
             server.start()
             server.wait_until_ready()
             with Client(server.target, timeout=TIMEOUT_SECONDS, max_attempts=None) as client:
@@ -125,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "commit": commit(),
         "kills": options.kills,
         "callers": options.callers,
+        "cache_bytes": 0,
         "calls": load.done,
         "calls_in_work_at_a_kill": load.hit,
         "longest_call_seconds": round(load.longest, 1),

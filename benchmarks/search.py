@@ -27,8 +27,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from workload import commit, machine
 
+from secateur.bench.machine import commit, machine
 from secateur.milvus.embedder import BUNDLED, load_embedder
 from secateur.milvus.indexing import Indexer
 from secateur.milvus.ranker import ThreadRanker

@@ -1,12 +1,15 @@
 """Hours of mixed load on a real server: nothing lost, nothing mixed up, nothing left behind.
 
     python benchmarks/soak.py --minutes 20 [--callers 8] [--record FILE] [--log FILE]
+    python benchmarks/soak.py --requests 5000 [--callers 8] [--record FILE] [--log FILE]
 
 Starts ``secateur serve`` with the embedded model and calls it with good, streamed, bad, huge,
-hurried and cancelled requests, several at a time. Fails when an answer is lost, differs from the
-same request's answer alone, or is out of order; when the server's memory grows by more than 5 %
-after the warm-up, which is the first quarter; when tasks, threads, open files, queued tokens or
-calls are left at the end; or when SIGTERM does not end it with 0. Needs Linux (/proc).
+hurried and cancelled requests, several at a time. Its result cache holds about half of what the
+good requests need: it is full from the start, and the model still works. Fails when an answer is
+lost, differs from the same request's answer alone, or is out of order; when the server's memory
+grows by more than 5 % after the warm-up, which is the first quarter of the time or requests; when
+tasks, threads, open files, queued tokens or calls are left at the end; when the cache was of no
+use, or never had to make room; or when SIGTERM does not end it with 0. Needs Linux (/proc).
 """
 
 from __future__ import annotations
@@ -20,16 +23,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
-from serverprocess import ServerProcess
-from workload import Known, bad_requests, commit, faults, good_requests, huge_request, machine
+from workload import Known, bad_requests, faults, good_requests, huge_request
 
 from secateur import v1
+from secateur.bench.machine import commit, machine
+from secateur.bench.serverprocess import ServerProcess
 
 KINDS = {"good": 60, "stream": 8, "bad": 10, "huge": 2, "hurried": 8, "cancelled": 12}
 """What is called, and how often of 100."""
@@ -51,6 +55,9 @@ EXPECTED = {
 }
 """How each kind may end; BUSY only with the delay after which to try again."""
 
+CACHE_BYTES = 1 << 18
+CACHE_METRICS = ("bytes", "entries", "hits_total", "misses_total", "evictions_total")
+KNOWN_REQUESTS = 96
 PATIENCE = 300.0
 HUGE_TOKENS = 12_000
 MAX_GROWTH = 0.05
@@ -87,9 +94,9 @@ class Caller:
         self._tally = tally
         self._random = random.Random(seed)
 
-    async def run(self, until: float) -> None:
-        """Call until the time is up; the last call is waited for."""
-        while time.monotonic() < until:
+    async def run(self, over: Callable[[], bool]) -> None:
+        """Call until it is over; the last call is waited for."""
+        while not over():
             (kind,) = self._random.choices(list(KINDS), weights=list(KINDS.values()))
             self._tally.sent[kind] += 1
             try:
@@ -134,6 +141,7 @@ class Caller:
         await self._stub.RerankAndPrune(self._random.choice(self._bad_requests), timeout=PATIENCE)
 
     async def _huge(self) -> None:
+        self._huge_request.passages[0].title = str(self._random.random())  # never cached
         answer = await self._stub.RerankAndPrune(self._huge_request, timeout=PATIENCE)
         if len(answer.results) != 1 or not answer.results[0].HasField("relevance_score"):
             self._tally.problems.append("a huge passage was not scored")
@@ -180,34 +188,42 @@ class Idle:
         ]
 
 
-async def soak(server: ServerProcess, *, seconds: float, callers: int) -> dict[str, Any]:
+async def soak(
+    server: ServerProcess, *, seconds: float, requests: int | None, callers: int
+) -> dict[str, Any]:
     """Run the load on a server that is ready; the record, whose ``problems`` are empty if it held.
 
-    Times are of the good calls.
+    seconds: how long, unless ``requests`` says how many calls. Times are of the good calls.
     """
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     tally = Tally()
-    memory: list[tuple[float, int]] = []
+    memory: list[tuple[float, float, int]] = []  # share of the run, seconds, bytes
     async with grpc.aio.insecure_channel(server.target, options=options) as channel:
         stub: Any = v1.RerankPruneServiceStub(channel)
         known = []
-        for request in good_requests(24):
+        for request in good_requests(KNOWN_REQUESTS):
             answer = await stub.RerankAndPrune(request, timeout=PATIENCE)
             known.append(Known(request, answer))
         before = await asyncio.to_thread(Idle.of, server)
         started = time.monotonic()
 
+        def share() -> float:
+            if requests is not None:
+                return tally.sent.total() / requests
+            return (time.monotonic() - started) / seconds
+
         async def watch_memory() -> None:
             while True:
-                memory.append((time.monotonic() - started, server.resident_bytes()))
-                await asyncio.sleep(min(1.0, seconds / 60))
+                size = server.resident_bytes()
+                memory.append((share(), time.monotonic() - started, size))
+                await asyncio.sleep(min(0.1, seconds / 60))
 
         watch = asyncio.create_task(watch_memory())
-        await asyncio.gather(
-            *(Caller(channel, known, tally, seed).run(started + seconds) for seed in range(callers))
-        )
+        loads = (Caller(channel, known, tally, seed) for seed in range(callers))
+        await asyncio.gather(*(load.run(lambda: share() >= 1) for load in loads))
         took = time.monotonic() - started
         watch.cancel()
+        memory.append((1.0, took, server.resident_bytes()))
         # A call that was cancelled last may still be on its way out.
         after = await asyncio.to_thread(Idle.of, server)
         for _ in range(50):
@@ -215,8 +231,9 @@ async def soak(server: ServerProcess, *, seconds: float, callers: int) -> dict[s
                 break
             await asyncio.sleep(0.2)
             after = await asyncio.to_thread(Idle.of, server)
-    warm = [size for at, size in memory if WARM_UP_SHARE <= at / seconds <= 2 * WARM_UP_SHARE]
-    last = [size for at, size in memory if at / seconds >= 1 - WARM_UP_SHARE / 2]
+        metrics = await asyncio.to_thread(server.metrics)
+    warm = [size for at, _, size in memory if WARM_UP_SHARE <= at <= 2 * WARM_UP_SHARE]
+    last = [size for at, _, size in memory if at >= 1 - WARM_UP_SHARE / 2]
     growth = statistics.median(last) / statistics.median(warm) - 1
     problems = [*tally.problems, *after.left_behind(before)]
     ended = Counter[str]()
@@ -229,6 +246,9 @@ async def soak(server: ServerProcess, *, seconds: float, callers: int) -> dict[s
     ]
     if growth > MAX_GROWTH:
         problems.append(f"memory grew by {growth:.1%} after the warm-up")
+    cache = {name: int(metrics[f"secateur_cache_{name}"]) for name in CACHE_METRICS}
+    if not (cache["hits_total"] and cache["evictions_total"]):
+        problems.append(f"the cache was not put to use: {cache}")
     times = sorted(tally.seconds)
     return {
         "seconds": round(took, 1),
@@ -245,9 +265,11 @@ async def soak(server: ServerProcess, *, seconds: float, callers: int) -> dict[s
             "at_the_end": round(statistics.median(last) / 2**20, 1),
             "growth": round(growth, 4),
             "by_minute": [
-                round(statistics.median(sizes) / 2**20, 1) for sizes in _by_minute(memory)
+                round(statistics.median(sizes) / 2**20, 1)
+                for sizes in _by_minute([(at, size) for _, at, size in memory])
             ],
         },
+        "cache": {"max_bytes": CACHE_BYTES, **cache},
         "idle_before": vars(before),
         "idle_after": vars(after),
         "problems": problems,
@@ -264,17 +286,23 @@ def _by_minute(memory: Sequence[tuple[float, int]]) -> list[list[int]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Mixed load on a real server, for long.")
     parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--requests", type=int, help="so many calls instead of minutes")
     parser.add_argument("--callers", type=int, default=8, help="calls at the same time")
     parser.add_argument("--record", type=Path, help="also write the JSON record to this file")
     parser.add_argument("--log", type=Path, help="the server's log; a temporary file if unset")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         log = options.log or Path(folder, "server.log")
-        with ServerProcess(log) as server:
+        with ServerProcess(log, cache_bytes=CACHE_BYTES) as server:
             server.start()
             server.wait_until_ready()
             record = asyncio.run(
-                soak(server, seconds=60 * options.minutes, callers=options.callers)
+                soak(
+                    server,
+                    seconds=60 * options.minutes,
+                    requests=options.requests,
+                    callers=options.callers,
+                )
             )
             code = server.stop()
         if code:

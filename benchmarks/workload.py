@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import random
-import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 from secateur import v1
-from secateur.cli.demo import demo_request
+from secateur.bench.workload import demo_sentences
 
 TOLERANCE = 1e-4
 """How far a score may be from the same passage's score in other company (float32)."""
@@ -33,8 +29,7 @@ class Known:
 def good_requests(count: int, seed: int = 0) -> list[v1.RerankAndPruneRequest]:
     """Requests of 1 to 8 passages of 1 to 30 sentences; every passage's id tells its index."""
     random_ = random.Random(seed)
-    _, passages = demo_request()
-    sentences = [part for p in passages for part in p.text.replace(". ", ".\n").split("\n")]
+    sentences = demo_sentences()
     requests = []
     for _ in range(count):
         request = v1.RerankAndPruneRequest(query=random_.choice(_QUERIES))
@@ -90,23 +85,3 @@ def faults(known: Known, answer: v1.RerankAndPruneResponse) -> list[str]:
         ):
             found.append(f"{where}: other sentences or probabilities")
     return found
-
-
-def machine() -> dict[str, str | int]:
-    """What a record says of where it was made."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-    }
-
-
-def commit() -> str:
-    """The commit that is measured."""
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() or "unknown"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from secateur.cli.bench import bench
 from secateur.cli.calibrate import calibrate
 from secateur.cli.channel import ChannelArguments, open_client
 from secateur.cli.convert import convert
@@ -36,7 +37,7 @@ app = typer.Typer(
 )
 
 Dtype = Annotated[
-    str | None, typer.Option(metavar="DTYPE", help="Number format of the weights, such as float32.")
+    str | None, typer.Option(metavar="DTYPE", help="auto, float32, bfloat16 or int8.")
 ]
 Device = Annotated[
     str | None, typer.Option(metavar="DEVICE", help="Where the model runs, such as cpu or cuda:0.")
@@ -79,6 +80,9 @@ def serve(
     dtype: Dtype = None,
     device: Device = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads of one pass.")] = None,
+    cache_bytes: Annotated[
+        int | None, typer.Option(help="Memory of the result cache; 0 turns it off.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     config: Annotated[
         str | None, typer.Option(metavar="FILE", help="TOML file with settings.")
@@ -101,6 +105,7 @@ def serve(
         "dtype": dtype,
         "device": device,
         "threads": threads,
+        "cache_bytes": cache_bytes,
         "log_level": log_level,
         "config": config,
     }
@@ -194,6 +199,7 @@ app.command()(train)
 app.add_typer(evaluate, name="evaluate")
 app.command()(label)
 app.command()(calibrate)
+app.command()(bench)
 app.command()(index)
 app.command()(search)
 

@@ -42,7 +42,7 @@ def run_demo(model: str | None = None) -> None:
     console = console_for_output()
     console.print(Text("Starting a server …", style="dim"))
     started = perf_counter()
-    with _sigterm_unwinds(), running_server(model) as target, Client(target) as client:
+    with sigterm_unwinds(), running_server(model) as target, Client(target) as client:
         seconds = perf_counter() - started
         console.print(Text(f"Serving on {target} after {seconds:.1f} s.\n", style="dim"))
         # Tokens are asked for so that the savings can be counted.
@@ -103,8 +103,8 @@ def running_server(model: str | None = None) -> Iterator[str]:
 
 
 @contextmanager
-def _sigterm_unwinds() -> Iterator[None]:
-    """Let SIGTERM end this process by an exception, so that it does not leave its server behind."""
+def sigterm_unwinds() -> Iterator[None]:
+    """Let SIGTERM end this process by an exception, so that no server is left behind."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         yield

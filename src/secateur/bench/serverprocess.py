@@ -13,7 +13,9 @@ from typing import Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from secateur.bench.machine import status_of
 from secateur.client import Client
+from secateur.errors import SecateurError
 
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0
@@ -35,14 +37,13 @@ class ServerProcess:
         self.metrics_url = ""
 
     def start(self) -> None:
-        """Start it; return once it listens. RuntimeError when it ends instead."""
+        """Start it; return once it listens. SecateurError when it ends instead."""
         command = [sys.executable, "-m", "secateur", "serve", "--port", str(self._port)]
         for name, value in {"metrics_port": 0, **self._settings}.items():
             command += ["--set", f"{name}={value}"]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("SECATEUR_")}
         with self._log.open("a", encoding="utf-8") as log:
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment()
             )
         for line in self._process.stdout or ():
             if match := re.match(r"listening on (\S+)", line):
@@ -51,7 +52,9 @@ class ServerProcess:
             if match := re.match(r"metrics on (\S+)", line):
                 self.metrics_url = f"http://{match[1]}/metrics"
                 return
-        raise RuntimeError(f"the server did not start; see {self._log}")
+        self._process.communicate()  # it has ended, or will soon: its output is closed
+        log_lines = self._log.read_text(encoding="utf-8").splitlines()
+        raise SecateurError("\n  ".join(["the server did not start", *log_lines[-20:]]))
 
     def wait_until_ready(self) -> None:
         """Return once it serves."""
@@ -84,11 +87,11 @@ class ServerProcess:
 
     def resident_bytes(self) -> int:
         """Memory that it holds now (VmRSS)."""
-        return self._status("VmRSS") * 1_024
+        return status_of(self._running().pid, "VmRSS") * 1_024
 
     def threads(self) -> int:
         """Threads that it has now."""
-        return self._status("Threads")
+        return status_of(self._running().pid, "Threads")
 
     def open_files(self) -> int:
         """Descriptors that it holds now, sockets included."""
@@ -99,16 +102,17 @@ class ServerProcess:
             raise RuntimeError("the server was not started")
         return self._process
 
-    def _status(self, name: str) -> int:
-        text = Path(f"/proc/{self._running().pid}/status").read_text(encoding="ascii")
-        return int(next(line.split()[1] for line in text.splitlines() if line.startswith(name)))
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None and self._process.poll() is None:
             self.kill()
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without SECATEUR_* variables: children run on the defaults."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SECATEUR_")}
 
 
 def free_port() -> int:
