@@ -94,6 +94,10 @@ def test_json_of_the_defaults(data: Path, model: Path, capsys: Capture) -> None:
     assert value["model"]["dtype"] == "float32"
 
 
+def test_the_mode_is_chosen_and_told(data: Path, model: Path, capsys: Capture) -> None:
+    assert prune(capsys, data, model, "--dtype", "int8")["model"]["dtype"] == "int8"
+
+
 def test_threshold_and_rule_apply(data: Path, model: Path, capsys: Capture) -> None:
     value = prune(capsys, data, model, "--threshold", "0", "--keep-rule", "majority")
     assert (value["threshold"], value["keep_rule"]) == (0.0, "majority")
@@ -258,6 +262,7 @@ def test_rerank(
     [
         (["--threshold", "1.5"], "--threshold is 1.5, must be from 0 to 1"),
         (["--threshold", "nan"], "--threshold is nan, must be from 0 to 1"),
+        (["--dtype", "float16"], "--dtype: dtype 'float16' is not served"),
         (["--threshold", "0.5", "--sweep"], "--sweep finds the threshold; leave --threshold out"),
         (["--max-f1-drop", "0.1"], "--max-f1-drop needs --baseline"),
         (["--plot", "a.pdf"], "--plot a.pdf: must end in .png or .svg"),

@@ -16,7 +16,7 @@ from secateur.cli.evaluate import evaluate
 from secateur.cli.exits import BAD_INPUT, FAILED, BadInputError, extra_needed
 from secateur.cli.index import index
 from secateur.cli.label import label
-from secateur.cli.options import Json, Model, RequestArguments, TargetArguments, command
+from secateur.cli.options import Dtype, Json, Model, RequestArguments, TargetArguments, command
 from secateur.cli.search import search
 from secateur.cli.train import train
 from secateur.errors import UnsupportedByModelError
@@ -36,9 +36,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Dtype = Annotated[
-    str | None, typer.Option(metavar="DTYPE", help="auto, float32, bfloat16 or int8.")
-]
 Device = Annotated[
     str | None, typer.Option(metavar="DEVICE", help="Where the model runs, such as cpu or cuda:0.")
 ]

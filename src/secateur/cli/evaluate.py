@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from secateur.cli.exits import BadInputError, extra_needed
-from secateur.cli.options import Json, Model, command
+from secateur.cli.options import Dtype, Json, Model, command
 from secateur.errors import SecateurError, UnsupportedByModelError
 from secateur.types import KeepRule, ModelInfo
 
@@ -41,6 +41,7 @@ class PruneArguments:
 
     data: Data
     model: Model = None
+    dtype: Dtype = None
     threshold: Annotated[float | None, typer.Option(help="From 0 to 1. Default: the model's.")] = (
         None
     )
@@ -111,7 +112,7 @@ def prune(arguments: PruneArguments) -> None:
         with faults_of(arguments.baseline):
             baseline = load_baseline(arguments.baseline, [row.id for row in rows])
 
-    pruner = load_pruner(arguments.model)
+    pruner = load_pruner(arguments.model, arguments.dtype)
     info = pruner.info
     rule, threshold = _defaults(arguments, info)
     scored = score_rows(pruner, rows)
@@ -147,7 +148,9 @@ def prune(arguments: PruneArguments) -> None:
 
 @evaluate.command()
 @command
-def rerank(*, data: Data, model: Model = None, json_output: Json = False) -> None:
+def rerank(
+    *, data: Data, model: Model = None, dtype: Dtype = None, json_output: Json = False
+) -> None:
     """Measure the order of passages that share a qid: nDCG@10, MRR, recall@k."""
     with extra_needed("train"):
         from secateur.training.evaluation.embedding import Embedder
@@ -156,7 +159,7 @@ def rerank(*, data: Data, model: Model = None, json_output: Json = False) -> Non
         queries, skipped = load_queries(data)
     if not queries:
         raise BadInputError(f"{data}: no question with a relevant passage; see qid in the docs")
-    pruner = load_pruner(model)
+    pruner = load_pruner(model, dtype)
     info = pruner.info
     result = evaluate_rerank(pruner, queries, Embedder().similarities)
     if json_output:
@@ -189,11 +192,16 @@ def check_output(option: str, file: Path) -> None:
         raise BadInputError(f"{option} {file}: is a folder, must be a file")
 
 
-def load_pruner(model: str | None) -> Pruner:
-    """The model to measure. Raises CheckpointError, or MissingExtraError."""
+def load_pruner(model: str | None, dtype: str | None = None) -> Pruner:
+    """The model to measure. Raises CheckpointError, MissingExtraError, or BadInputError."""
     with extra_needed("train"):
         from secateur import Pruner
-    return Pruner.load(model)
+        from secateur.model.modes import AUTO, check_mode
+    try:
+        check_mode(dtype or AUTO)
+    except ValueError as error:
+        raise BadInputError(f"--dtype: {error}") from None
+    return Pruner.load(model, dtype=dtype or AUTO)
 
 
 def _defaults(arguments: PruneArguments, info: ModelInfo) -> tuple[KeepRule, float]:

@@ -27,6 +27,10 @@ Model = Annotated[
         help="Checkpoint folder, or hub id owner/name[@revision]. Default: the embedded model.",
     ),
 ]
+Dtype = Annotated[
+    str | None,
+    typer.Option(metavar="DTYPE", help="auto, float32, bfloat16 or int8. Default: auto."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON only.")]
 
 
