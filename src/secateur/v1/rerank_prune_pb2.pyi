@@ -851,7 +851,7 @@ class GetModelInfoResponse(_message.Message):
     family: _builtins.str
     """Name of the checkpoint layout that loaded it, such as `provence`."""
     dtype: _builtins.str
-    """Number format of the weights in use: `float32`, `bfloat16`, `float16` or `int8`."""
+    """Arithmetic of the encoder's linear layers: `float32`, `bfloat16` or `int8`."""
     device: _builtins.str
     """Where it runs, such as `cpu` or `cuda:0`."""
     can_rerank: _builtins.bool
