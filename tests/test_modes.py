@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +112,51 @@ def test_auto_follows_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.write_text(json.dumps(values), encoding="utf-8")
     monkeypatch.setattr("secateur.model.modes._NEEDS", {})
     assert Pruner.load(tmp_path).info.dtype == "bfloat16"
+
+
+class TestRecordScript:
+    """benchmarks/modes.py, from results to what ``auto`` reads."""
+
+    RATES: Mapping[str, Any] = {
+        f"engine_{mode}": {"passages_per_second": {"median": rate}}
+        for mode, rate in (("float32", 20.0), ("int8", 50.0))
+    }
+    BENCH: Mapping[str, Any] = {
+        "machine": {"cpu": "a CPU"},
+        "one_call_a_query": RATES,
+        "modes": {"int8": {"equal_decisions": 0.995}},
+    }
+
+    @staticmethod
+    def result(dtype: str, f1: float, threshold: float = 0.4) -> dict[str, Any]:
+        model = {"id": "m", "revision": "r", "dtype": dtype}
+        common = {"data": "/some/where/set.jsonl", "keep_rule": "majority", "items": 9}
+        return {"model": model, "f1": f1, "threshold": threshold, **common}
+
+    def written(self, tmp_path: Path, int8: dict[str, Any]) -> None:
+        path = Path(__file__).resolve().parents[1] / "benchmarks" / "modes.py"
+        for name, values in (
+            ("bench", self.BENCH),
+            ("float32", self.result("float32", 0.66)),
+            ("int8", int8),
+        ):
+            (tmp_path / name).write_text(json.dumps(values), encoding="utf-8")
+        runpy.run_path(str(path))["main"](
+            [
+                f"--bench={tmp_path / 'bench'}",
+                f"--float32={tmp_path / 'float32'}",
+                f"--mode=int8={tmp_path / 'int8'}",
+                f"--to={tmp_path}",
+            ]
+        )
+
+    def test_it_is_read_again(self, tmp_path: Path) -> None:
+        self.written(tmp_path, self.result("int8", 0.657))
+        assert read_record(tmp_path, "r") == {"int8": Measured(2.5, 0.995, 0.003)}
+        assert "/" not in json.loads((tmp_path / RECORD).read_text())["data"]
+
+    def test_results_that_differ_in_more_than_the_mode(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="not what float32 was measured on: threshold"):
+            self.written(tmp_path, self.result("int8", 0.657, threshold=0.5))
+        with pytest.raises(ValueError, match="the result is of float32"):
+            self.written(tmp_path, self.result("float32", 0.657))
