@@ -5,7 +5,7 @@ b is the bucket of the distance i - j, and P, Q are the projected relative embed
 (He et al. 2021, https://arxiv.org/abs/2006.03654, equation 4). The two position terms are
 first computed for every bucket ([L, buckets]) and then spread to the distances ([L, L]): on a
 CPU inside the softmax's own pass, forward and backward, by :mod:`secateur.model.kernels`;
-elsewhere by a gather.
+elsewhere by a gather, whose result is the bias of one fused attention kernel.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
-from threading import Barrier
+from threading import Barrier, Lock
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 from transformers.models.deberta_v2.modeling_deberta_v2 import (
     DisentangledSelfAttention,
     make_log_bucket_position,
@@ -29,6 +31,13 @@ from secateur.model import kernels
 
 SCORES_AT_A_TIME: Final = 1 << 18
 """Attention scores that are worked on at a time: a megabyte stays in a core's own cache."""
+
+FUSED: Final = (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+"""Kernels off the CPU, the first one that fits. Flash attention takes no bias, and cuDNN, which
+torch prefers on some GPUs, builds a plan for every new shape: batches have ever new ones."""
+
+_starting: Final = Lock()
+"""Two pools that start at a time would read each other's number of threads."""
 
 
 @lru_cache(maxsize=1024)
@@ -172,18 +181,23 @@ class FastDisentangledSelfAttention(DisentangledSelfAttention):  # type: ignore[
         c2p = torch.matmul(self._by_head(query), pos_key).flatten(0, 1)  # [B*H, L, buckets]
         p2c = torch.matmul(pos_query, self._by_head(key).transpose(2, 3)).flatten(0, 1)
 
-        bucket = bucket_row(length, self.position_buckets, self.max_relative_positions)
+        places = length, self.position_buckets, self.max_relative_positions
         real = attention_mask[:, 0, 0].bool()  # [B, L]; row 0 is never padding
         if query.device.type == "cpu" and not (self.training and self.dropout.p):
             lengths = real.sum(dim=1).repeat_interleave(self.num_attention_heads).numpy()
             context = _Attention.apply(  # type: ignore[no-untyped-call]
-                query, key, value, c2p, p2c, bucket, lengths
+                query, key, value, c2p, p2c, bucket_row(*places), lengths
             ).to(value.dtype)
         else:
-            scores = torch.bmm(query, key.transpose(1, 2)) + _gathered(c2p, p2c, bucket)
-            padding = ~real.repeat_interleave(self.num_attention_heads, dim=0)[:, None]
-            weights = scores.masked_fill(padding, torch.finfo(scores.dtype).min).softmax(dim=-1)
-            context = torch.bmm(self.dropout(weights).to(value.dtype), value)  # [B*H, L, d]
+            bias = _gathered(c2p, p2c, _row_on(query.device, *places))
+            context = fused_attention(
+                self._by_head(query),
+                self._by_head(key),
+                self._by_head(value),
+                self._by_head(bias),
+                real,
+                dropout=self.dropout.p if self.training else 0.0,
+            ).flatten(0, 1)
         return self._by_head(context).transpose(1, 2).reshape(batch, length, -1), None
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -202,13 +216,34 @@ class FastDisentangledSelfAttention(DisentangledSelfAttention):  # type: ignore[
         return x.view(-1, self.num_attention_heads, *x.shape[1:])
 
 
-def _gathered(c2p: Tensor, p2c: Tensor, bucket: NDArray[np.uint32]) -> Tensor:
+def fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, real: Tensor, *, dropout: float = 0.0
+) -> Tensor:
+    """Softmax of query · key + bias over the real keys, times value: [B, H, L, d].
+
+    query (scaled), key, value: [B, H, L, d]. bias: [B, H, L, L], overwritten. real: bool [B, L].
+    A sequence without any real key gets finite numbers that mean nothing.
+    """
+    # Not -inf, whose softmax is NaN where all are. Half of the lowest number, because kernels
+    # multiply scores by log2(e).
+    bias = bias.masked_fill_(~real[:, None, None], torch.finfo(bias.dtype).min / 2)
+    with sdpa_kernel(list(FUSED)):
+        return scaled_dot_product_attention(
+            query, key, value, attn_mask=bias, dropout_p=dropout, scale=1.0
+        )
+
+
+def _gathered(c2p: Tensor, p2c: Tensor, row: Tensor) -> Tensor:
     """[N, L, buckets] and [N, buckets, L] → their sum at each (query, key): [N, L, L]."""
-    length = c2p.shape[1]
-    row = torch.from_numpy(bucket.astype(np.int64)).to(c2p.device)
     # Row i holds the entries from L - 1 - i on.
-    index = row.unfold(0, length, 1).flip(0).expand(c2p.shape[0], -1, -1)  # [N, L, L]
+    index = row.unfold(0, c2p.shape[1], 1).flip(0).expand(c2p.shape[0], -1, -1)  # [N, L, L]
     return c2p.gather(2, index) + p2c.gather(1, index)
+
+
+@lru_cache(maxsize=1024)
+def _row_on(device: torch.device, length: int, buckets: int, longest: int) -> Tensor:
+    """``bucket_row`` on a device, int64. A copy in every layer would wait for the device."""
+    return torch.from_numpy(bucket_row(length, buckets, longest).astype(np.int64)).to(device)
 
 
 def _each_part(work: Callable[[slice], None], count: int, length: int) -> None:
@@ -219,9 +254,14 @@ def _each_part(work: Callable[[slice], None], count: int, length: int) -> None:
         pass
 
 
-@cache
 def single_threaded(threads: int) -> ThreadPoolExecutor:
-    """A started pool of so many threads, in which torch's operations use one thread each."""
+    """The pool of so many threads, started, in which torch's operations use one thread each."""
+    with _starting:
+        return _single_threaded(threads)
+
+
+@cache
+def _single_threaded(threads: int) -> ThreadPoolExecutor:
     inside = torch.get_num_threads()
     barrier = Barrier(threads)
 

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from secateur.errors import InvariantError
 from secateur.model.prepared import EncodedWindow, WindowOutput
 
-DEFAULT_BATCH_TOKENS = 1_024
-"""Small batches stay in a CPU's caches and pad less; a GPU wants more."""
 
-DEFAULT_BATCH_WINDOWS = 64
+@dataclass(frozen=True, slots=True)
+class BatchBudget:
+    """The most that a batch holds: tokens with its padding, and windows; each at least 1."""
+
+    tokens: int
+    windows: int
+
+
+def default_budget(device: str) -> BatchBudget:
+    """The budget where none is given. device: a torch device name.
+
+    Small batches stay in a CPU's caches and pad less. CUDA wants thousands of rows in a matrix,
+    and pays for every batch anew.
+    """
+    if device.startswith("cuda"):
+        return BatchBudget(tokens=32_768, windows=1_024)
+    return BatchBudget(tokens=2_048, windows=64)
 
 
 def token_budget_batches(

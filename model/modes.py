@@ -24,6 +24,16 @@ LINEAR: Mapping[str, Callable[[nn.Linear], Callable[[Tensor], Tensor]]] = Mappin
 RECORD: Final = "modes.json"
 """File of a checkpoint folder with what was measured of its fast modes."""
 
+_NO_RECORD: Final = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,  # an integer that no float holds
+    RecursionError,  # brackets without end
+)
+
 _LEAST_EQUAL_DECISIONS: Final = 0.99
 _LARGEST_F1_LOSS: Final = 0.005
 
@@ -72,7 +82,7 @@ def read_record(folder: Path, revision: str) -> dict[str, Measured]:
             for mode, values in record["modes"].items()
         }
         same = record["revision"] == revision
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except _NO_RECORD as error:
         raise CheckpointError(f"{path}: not a record of modes: {error!r}") from error
     unknown = sorted(set(measured) - set(LINEAR))
     if unknown:

@@ -98,7 +98,9 @@ class PackedEncoder:
         positions = torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])).unsqueeze(0)
         x = self._embeddings(input_ids=ids, token_type_ids=types, position_ids=positions)[0]
         buckets = [bucket_row(length, self._buckets, self._longest) for length in lengths]
-        scores = torch.empty(max(SCORES_AT_A_TIME, max(lengths) ** 2))  # used again and again
+        # Used again and again. The process may have set another default dtype.
+        size = max(SCORES_AT_A_TIME, max(lengths) ** 2)
+        scores = torch.empty(size, dtype=torch.float32)
         for layer in self._layers:
             x = layer(x, buckets, scores)
         return list(x.split(lengths))
@@ -113,7 +115,7 @@ class _Layer:
         self._head_size = int(attention.attention_head_size)
         scale = (3 * self._head_size) ** -0.5
         query, key, value = attention.query_proj, attention.key_proj, attention.value_proj
-        qkv = nn.Linear(query.in_features, 3 * query.out_features)
+        qkv = nn.Linear(query.in_features, 3 * query.out_features, dtype=torch.float32)
         qkv.weight.copy_(torch.cat([query.weight * scale, key.weight, value.weight]))
         qkv.bias.copy_(torch.cat([query.bias * scale, key.bias, value.bias]))
         self._qkv = linear(qkv)
@@ -134,7 +136,7 @@ class _Layer:
     def __call__(self, x: Tensor, buckets: Sequence[NDArray[np.uint32]], scores: Tensor) -> Tensor:
         """[T, D] → [T, D]. buckets: of each sequence. scores: scratch."""
         qkv = self._qkv(x)  # [T, 3*H*d]
-        context = torch.empty(x.shape[0], self._heads, self._head_size)
+        context = torch.empty(x.shape[0], self._heads, self._head_size, dtype=torch.float32)
         start = 0
         for bucket in buckets:
             rows = slice(start, start + (len(bucket) + 1) // 2)

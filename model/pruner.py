@@ -9,12 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from secateur.errors import FieldViolation, InvalidRequestError
-from secateur.model.batching import (
-    DEFAULT_BATCH_TOKENS,
-    DEFAULT_BATCH_WINDOWS,
-    run_within_memory,
-    token_budget_batches,
-)
+from secateur.model.batching import default_budget, run_within_memory, token_budget_batches
 from secateur.model.calibration import Calibration
 from secateur.model.engine import EncodedWindow, Engine, PreparedPassage, PreparedQuery
 from secateur.model.highlight import highlight
@@ -45,20 +40,22 @@ class Pruner:
     """Reranks and prunes passages with one loaded model.
 
     Thread-safe: calls may overlap, their forward passes take turns. A batch holds at most
-    ``max_batch_tokens`` tokens with its padding, and ``max_batch_windows`` windows.
+    ``max_batch_tokens`` tokens with its padding, and ``max_batch_windows`` windows; by default
+    what suits the device (``batching.default_budget``).
     """
 
     def __init__(
         self,
         engine: Engine,
         *,
-        max_batch_tokens: int = DEFAULT_BATCH_TOKENS,
-        max_batch_windows: int = DEFAULT_BATCH_WINDOWS,
+        max_batch_tokens: int | None = None,
+        max_batch_windows: int | None = None,
     ) -> None:
         self.engine = engine
         self.info: ModelInfo = engine.info
-        self._max_batch_tokens = max_batch_tokens
-        self._max_batch_windows = max_batch_windows
+        budget = default_budget(engine.info.device)
+        self._max_batch_tokens = budget.tokens if max_batch_tokens is None else max_batch_tokens
+        self._max_batch_windows = budget.windows if max_batch_windows is None else max_batch_windows
         self._device = threading.Lock()
 
     @classmethod

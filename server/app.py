@@ -18,11 +18,11 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from secateur.errors import CheckpointError, InvariantError, MissingExtraError
-from secateur.model.assemble import NOT_FINITE
+from secateur.errors import CheckpointError, MissingExtraError
+from secateur.model.batching import BatchBudget
 from secateur.model.calibration import CalibrationError
 from secateur.model.engine import Engine
-from secateur.server import logs, security
+from secateur.server import logs, security, warmup
 from secateur.server.batcher import THREADS, Batcher
 from secateur.server.cache import WindowCache
 from secateur.server.calls import Calls
@@ -34,7 +34,7 @@ from secateur.server.search.services import NAMES as SEARCH_NAMES
 from secateur.server.search.services import SearchServices
 from secateur.server.service import RerankPruneService
 from secateur.server.settings import ServerSettings, SettingsError, describe
-from secateur.types import ModelInfo, ModelRef, Passage, PrunedPassage, PruneOptions
+from secateur.types import ModelInfo, ModelRef
 from secateur.v1 import rerank_prune_pb2 as pb
 from secateur.v1 import rerank_prune_pb2_grpc as pb_grpc
 
@@ -49,10 +49,6 @@ _LAST_BYTES_SECONDS: Final = 1.0
 _IDLE_THREAD_SECONDS: Final = 0.5
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
-_WARM_UP = (
-    ("what opens the valve?", "The red handle opens the valve. Lunch is at noon."),
-    ("what opens the valve?", "The hall is quiet today. " * 40),
-)
 
 
 class App:
@@ -142,10 +138,11 @@ class App:
         if self.settings.max_query_tokens is not None:
             most = min(self.settings.max_query_tokens, engine.info.max_query_tokens)
             engine.info = replace(engine.info, max_query_tokens=most)
+        budget = BatchBudget(self.settings.max_batch_tokens, self.settings.max_batch_windows)
         batcher = Batcher(
             engine.run,
-            max_batch_tokens=self.settings.max_batch_tokens,
-            max_batch_windows=self.settings.max_batch_windows,
+            max_batch_tokens=budget.tokens,
+            max_batch_windows=budget.windows,
             max_queue_tokens=self.settings.max_queue_tokens,
             on_death=self._worker_died,
             metrics=self.metrics,
@@ -156,19 +153,9 @@ class App:
         cache = WindowCache(self.settings.cache_bytes, model, self.metrics)
         logger.info("result cache: %s", f"{cache.max_bytes} bytes" if cache.max_bytes else "off")
         pipeline = Pipeline(engine, batcher, cache, self._pool, self.metrics)
-        for query, text in _WARM_UP:
-            passages = [Passage(text)]
-            started = batcher.clock()
-            ranked = await pipeline.rerank_and_prune(
-                query, passages, PruneOptions(truncate_query=True), started=started
-            )
-            if any(result.error == NOT_FINITE for result in ranked.results):
-                raise CheckpointError(
-                    f"{engine.info.id}: its scores are not finite; the weights are broken"
-                )
-            if [_is_scored(result) for result in ranked.results] != [True]:
-                raise InvariantError("the warm-up passage was not scored; this is a bug")
-            logger.info("warm-up pass: %.1f ms", ranked.timing.total_ms)
+        await warmup.run_passages(pipeline)
+        if engine.info.device != "cpu":
+            await warmup.run_lengths(pipeline, budget)
         await self.search.load(self._pool)
         self.search.serve(pipeline)
         self.service.pipeline = pipeline
@@ -369,7 +356,3 @@ def _options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", 20_000),
         ("grpc.so_reuseport", 0),  # else a second server would share the port unnoticed
     ]
-
-
-def _is_scored(result: PrunedPassage) -> bool:
-    return result.error is None and result.relevance_score is not None

@@ -23,7 +23,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from secateur.model.batching import DEFAULT_BATCH_TOKENS, DEFAULT_BATCH_WINDOWS
+from secateur.model.batching import default_budget
 from secateur.server.cache import MIN_BYTES
 from secateur.server.cpus import available_cpus
 from secateur.types import Limits
@@ -33,6 +33,7 @@ CLIENT_PREFIX = "SECATEUR_CLIENT_"
 """Variables of the command line's client half; the server leaves them alone."""
 
 _LIMITS = Limits()
+_CPU_BUDGET = default_budget("cpu")
 _INT32 = 2**31 - 1
 _PROTECTING_FILES = frozenset({"auth_tokens_file", "tls_cert", "tls_key", "tls_client_ca"})
 
@@ -75,10 +76,10 @@ class ServerSettings(BaseSettings):
         default_factory=available_cpus, ge=1, le=1024, description="CPU threads of one pass"
     )
     max_batch_tokens: int = Field(
-        DEFAULT_BATCH_TOKENS, ge=1, le=10_000_000, description="padded tokens of one forward pass"
+        _CPU_BUDGET.tokens, ge=1, le=10_000_000, description="padded tokens of one forward pass"
     )
     max_batch_windows: int = Field(
-        DEFAULT_BATCH_WINDOWS,
+        _CPU_BUDGET.windows,
         ge=1,
         le=100_000,
         description="windows (model inputs) of one forward pass",
@@ -180,6 +181,12 @@ class ServerSettings(BaseSettings):
         le=_INT32,
         description="characters of one pattern",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _batches_suit_the_device(cls, values: dict[str, Any]) -> dict[str, Any]:
+        budget = default_budget(str(values.get("device", "cpu")))
+        return {"max_batch_tokens": budget.tokens, "max_batch_windows": budget.windows, **values}
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:

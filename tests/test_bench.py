@@ -334,6 +334,16 @@ def test_json_alone_on_stdout(
     assert (len(workload.queries), rounds) == (2, 4)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_record_that_cannot_be_written_is_still_shown(
+    fake_bench: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "--json", "--record", "/dev/full"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["mode"] == "int8"
+    assert "No space left on device" in captured.err
+
+
 def test_tables_for_people(fake_bench: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench"]) == 0
     out = capsys.readouterr().out

@@ -263,6 +263,7 @@ def test_rerank(
         (["--threshold", "1.5"], "--threshold is 1.5, must be from 0 to 1"),
         (["--threshold", "nan"], "--threshold is nan, must be from 0 to 1"),
         (["--dtype", "float16"], "--dtype: dtype 'float16' is not served"),
+        (["--dtype", ""], "--dtype: dtype '' is unknown"),
         (["--threshold", "0.5", "--sweep"], "--sweep finds the threshold; leave --threshold out"),
         (["--max-f1-drop", "0.1"], "--max-f1-drop needs --baseline"),
         (["--plot", "a.pdf"], "--plot a.pdf: must end in .png or .svg"),

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny import tiny_provence
 
 from secateur.errors import CheckpointError
+from secateur.model import kernels
 from secateur.model.checkpoints.load import load_checkpoint
 from secateur.model.modes import RECORD, Measured, check_mode, fastest, read_record
 from secateur.model.pruner import Pruner
@@ -79,6 +81,8 @@ def test_records(tmp_path: Path) -> None:
         '{"revision": "r", "modes": {"int8": {}}}',
         '{"revision": "r", "modes": {"int8": {"speedup": "x"}}}',
         '{"revision": "r", "modes": {"int4": {"speedup":2,"equal_decisions":1,"f1_lost":0}}}',
+        '{"revision": "r", "modes": {"int8": {"speedup": 1' + "0" * 400 + "}}}",
+        "[" * 100_000,
     ],
 )
 def test_bad_records(tmp_path: Path, text: str) -> None:
@@ -102,6 +106,17 @@ def test_every_mode_serves(tmp_path: Path) -> None:
         for ours, theirs in zip(exact.sentences, found[mode].sentences, strict=True):
             assert ours.probability is not None
             assert ours.probability == pytest.approx(theirs.probability, abs=0.05)
+
+
+@pytest.mark.parametrize("mode", ["float32", "bfloat16", "int8"])
+def test_autocast_of_the_caller_changes_nothing(tmp_path: Path, mode: str) -> None:
+    """It holds in the caller's thread only: passages alone and together would differ."""
+    tiny_provence(tmp_path)
+    pruner = Pruner.load(tmp_path, dtype=mode)
+    passages = ["the red valve opens .", "the hall is quiet ."]
+    expected = pruner.rerank_and_prune("what opens ?", passages).results
+    with torch.autocast("cpu", torch.bfloat16):
+        assert pruner.rerank_and_prune("what opens ?", passages).results == expected
 
 
 def test_auto_follows_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,3 +175,21 @@ class TestRecordScript:
             self.written(tmp_path, self.result("int8", 0.657, threshold=0.5))
         with pytest.raises(ValueError, match="the result is of float32"):
             self.written(tmp_path, self.result("float32", 0.657))
+
+
+@pytest.mark.parametrize("mode", ["float32", "bfloat16", "int8"])
+def test_one_pass_compiles_every_kernel(tmp_path: Path, mode: str) -> None:
+    """The server's warm-up relies on it: no later input may wait for a compiler."""
+    tiny_provence(tmp_path)
+    pruner = Pruner.load(tmp_path, dtype=mode)
+    query, text = "what opens the valve ?", "the red valve opens today . "
+    pruner.rerank_and_prune(query, [text])
+    before = compiled_variants()
+    assert before["biased_softmax"] > 0
+    pruner.rerank_and_prune(query, [text * n for n in (1, 2, 7, 30)])
+    assert compiled_variants() == before
+
+
+def compiled_variants() -> dict[str, int]:
+    loops = {name: item for name, item in vars(kernels).items() if hasattr(item, "signatures")}
+    return {name: len(loop.signatures) for name, loop in loops.items()}

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -10,8 +16,8 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertModel, DebertaV2Config, DebertaV2Model
 
-from secateur.model import kernels
-from secateur.model.attention import bucket_row
+from secateur.model import kernels, linear
+from secateur.model.attention import bucket_row, fused_attention, single_threaded
 from secateur.model.deberta import adopt_fast_attention
 from secateur.model.linear import Bfloat16Linear, Int8Linear
 from secateur.model.packed import PackedEncoder, even_shares
@@ -106,6 +112,36 @@ def test_low_precision_is_near(linear: Any, tolerance: float) -> None:
     assert 0 < difference < tolerance
 
 
+@pytest.mark.parametrize("product", [lambda layer: layer, Bfloat16Linear, Int8Linear])
+def test_another_default_dtype_of_the_process(product: Any) -> None:
+    """Other libraries set it, some of them in the background, while they load a model."""
+    model = encoder()
+    before = PackedEncoder(model, linear=product, threads=2)
+    expected = before(sequences())
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        meanwhile = PackedEncoder(model, linear=product, threads=2)
+        found = [packed(sequences()) for packed in (before, meanwhile)]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(largest(states, expected) < 1e-5 for states in found)
+
+
+def test_one_pool_however_many_threads_ask_first() -> None:
+    """Two that start at a time would take each other's single thread for the process's number."""
+    before = torch.get_num_threads()
+    together = Barrier(8)
+
+    def ask(_: int) -> ThreadPoolExecutor:
+        together.wait()
+        return single_threaded(7)
+
+    with ThreadPoolExecutor(8) as callers:
+        pools = set(callers.map(ask, range(8)))
+    assert len(pools) == 1
+    assert torch.get_num_threads() == before
+
+
 def test_what_is_supported() -> None:
     assert PackedEncoder.supports(encoder())
     assert not PackedEncoder.supports(encoder(pos_att_type=["c2p"]))
@@ -124,6 +160,23 @@ def test_even_shares() -> None:
     assert even_shares([3, 3], 1) == [[0, 1]]
 
 
+def padded() -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and mask of three sequences: [3, 20]."""
+    ids = torch.randint(1, 50, (3, 20), generator=torch.Generator().manual_seed(0))
+    return ids, (torch.arange(20)[None] < torch.tensor([20, 11, 1])[:, None]).long()
+
+
+def gathering(model: DebertaV2Model) -> None:
+    """Let the attention go the way of other devices: with a dropout that drops nothing."""
+    adopt_fast_attention(model)
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    for layer in model.encoder.layer:
+        layer.attention.self.dropout.p = 1e-12
+
+
 class TestTraining:
     """The same attention with gradients, and padding."""
 
@@ -131,8 +184,7 @@ class TestTraining:
     def test_gradients_equal_the_stock_ones(self, share: bool) -> None:
         stock, fast = encoder(share_att_key=share), encoder(share_att_key=share)
         adopt_fast_attention(fast)
-        ids = torch.randint(1, 50, (3, 20), generator=torch.Generator().manual_seed(0))
-        mask = (torch.arange(20)[None] < torch.tensor([20, 11, 1])[:, None]).long()
+        ids, mask = padded()
         weights = torch.randn(3, 20, 48) * mask.unsqueeze(2)
         for model in (stock, fast):
             hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
@@ -146,17 +198,80 @@ class TestTraining:
                 expected.abs().max().clamp(min=1)
             ), name
 
-    def test_without_kernels(self) -> None:
-        """Off the CPU, and with attention dropout, buckets are gathered."""
-        model = encoder(attention_probs_dropout_prob=1e-12)
-        expected = alone(model, sequences((9,)))
-        adopt_fast_attention(model)
-        model.train()
-        model.encoder.layer[0].attention.self.pos_dropout.p = 0
-        for module in model.modules():
-            if isinstance(module, nn.Dropout) and module.p > 1e-6:
-                module.p = 0.0
-        assert largest(alone(model, sequences((9,))), expected) < 2e-5
+    @pytest.mark.parametrize("share", [True, False])
+    def test_without_kernels(self, share: bool) -> None:
+        """Off the CPU, and with attention dropout, buckets are gathered: padding, gradients."""
+        stock, fast = encoder(share_att_key=share), encoder(share_att_key=share)
+        gathering(fast)
+        ids, mask = padded()
+        weights = torch.randn(3, 20, 48) * mask.unsqueeze(2)
+        hidden = [m(input_ids=ids, attention_mask=mask).last_hidden_state for m in (stock, fast)]
+        difference = (hidden[0] - hidden[1]).detach() * mask.unsqueeze(2)
+        assert float(difference.abs().max()) < 2e-5
+        for states in hidden:
+            (states * weights).sum().backward()
+        ours = dict(fast.named_parameters())
+        for name, parameter in stock.named_parameters():
+            expected, found = parameter.grad, ours[name].grad
+            assert expected is not None
+            assert found is not None
+            assert float((expected - found).abs().max()) < 1e-4 * float(
+                expected.abs().max().clamp(min=1)
+            ), name
+
+    @torch.inference_mode()
+    def test_without_kernels_in_bfloat16(self) -> None:
+        """As a GPU runs it. Hidden states are of the order of 1."""
+        stock, fast = encoder(), encoder().bfloat16()
+        gathering(fast)
+        ids, mask = padded()
+        expected, found = (
+            m(input_ids=ids, attention_mask=mask).last_hidden_state for m in (stock, fast)
+        )
+        difference = (expected - found.float())[mask.bool()].abs()
+        assert found.dtype == torch.bfloat16
+        assert 0 < float(difference.max()) < 0.25
+        assert float(difference.mean()) < 0.02
+
+    def test_a_cached_row_serves_gradients_after_inference(self) -> None:
+        """A tensor that was made in inference mode must not be saved for a backward pass."""
+        model = encoder(position_buckets=7)
+        gathering(model)
+        ids, mask = padded()
+        with torch.inference_mode():
+            model(input_ids=ids, attention_mask=mask)
+        model(input_ids=ids, attention_mask=mask).last_hidden_state.sum().backward()
+
+
+class TestFusedAttention:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_nothing_but_padding(self, dtype: torch.dtype) -> None:
+        """No NaN where a row sees no key, and no weight for padding where it sees one."""
+        query, key, value = (torch.randn(2, 3, 8, 4).to(dtype) for _ in range(3))
+        value[0, :, 5:] = 1e30
+        real = torch.zeros(2, 8, dtype=torch.bool)
+        real[0, :5] = True
+        bias = torch.randn(2, 3, 8, 8).to(dtype)
+        found = fused_attention(query, key, value, bias, real)
+        assert bool(found.isfinite().all())
+        assert float(found[0].abs().max()) < 10
+
+    def test_which_kernels_may_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """cuDNN's is planned anew for every shape; what the process had set is set again."""
+        seen = []
+
+        def spy(*args: Any, scale: float, **kwargs: Any) -> torch.Tensor:
+            cuda = torch.backends.cuda
+            seen.append((scale, cuda.cudnn_sdp_enabled(), cuda.mem_efficient_sdp_enabled()))
+            return torch.zeros(1)
+
+        monkeypatch.setattr("secateur.model.attention.scaled_dot_product_attention", spy)
+        before = torch.backends.cuda.cudnn_sdp_enabled()
+        same = torch.zeros(1, 1, 2, 4)
+        real = torch.ones(1, 2, dtype=torch.bool)
+        fused_attention(same, same, same, torch.zeros(1, 1, 2, 2), real)
+        assert seen == [(1.0, False, True)]
+        assert torch.backends.cuda.cudnn_sdp_enabled() == before
 
 
 class TestKernels:
@@ -233,3 +348,35 @@ class TestInt8Linear:
         with torch.inference_mode():
             finite = Int8Linear(nn.Linear(16, 8))(x).isfinite().all(dim=1)
         assert finite.tolist() == [True, False, False, True]
+
+    @pytest.mark.parametrize("exact", [True, False])
+    def test_the_largest_sums_are_exact(self, exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By either way of multiplying."""
+        if exact and not linear.int_mm_is_exact():
+            pytest.skip("torch._int_mm is not exact on this CPU")
+        monkeypatch.setattr(linear, "int_mm_is_exact", lambda: exact)
+        assert error_of_large_sums() < 1e-5
+
+    def test_a_cpu_without_vnni(self) -> None:
+        """There, torch's own product of int8 cuts large sums."""
+        code = "import test_packed; print(test_packed.error_of_large_sums())"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"},
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert float(done.stdout) < 1e-5
+
+
+@torch.inference_mode()
+def error_of_large_sums() -> float:
+    """Of an int8 layer whose inputs and weights all are the largest there are, relative."""
+    layer = nn.Linear(512, 8)
+    signs = torch.where(torch.arange(8) % 3 == 0, -1.0, 1.0)
+    layer.weight.copy_(signs[:, None].expand(8, 512))
+    x = torch.cat([torch.ones(9, 504), -torch.ones(9, 8)], dim=1)
+    expected = layer(x)
+    return float(((Int8Linear(layer)(x) - expected) / expected).abs().max())

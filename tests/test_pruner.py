@@ -138,6 +138,14 @@ def test_batches_stay_within_the_budget() -> None:
     assert scorer.batches == [[54], [6, 6, 6], [6, 6, 6], [6]]
 
 
+@pytest.mark.parametrize(("device", "batches"), [("cpu", [64, 6]), ("cuda:0", [70])])
+def test_the_budget_suits_the_device(device: str, batches: list[int]) -> None:
+    scorer = FakeScorer()
+    pruner = Pruner(make_engine(scorer=scorer, device=device))
+    pruner.rerank_and_prune("red", ["Red."] * 70)
+    assert [len(batch) for batch in scorer.batches] == batches
+
+
 def test_one_passage_too_large_for_memory() -> None:
     """F11: it fails alone, named by its index; the others have their results."""
 

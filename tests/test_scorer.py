@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from families_originals import write
 from torch import Tensor, nn
 
 from secateur.errors import InvariantError
 from secateur.model.batching import run_within_memory
 from secateur.model.engine import EncodedWindow, WindowOutput
-from secateur.model.scorer import TorchScorer
+from secateur.model.pruner import load_engine
+from secateur.model.scorer import TorchScorer, to_device
 from secateur.model.two_heads import TwoHeadModel
+from secateur.types import Passage, PruneOptions
 
 
 class TinyEncoder(nn.Module):
@@ -77,6 +81,49 @@ def test_one_padded_pass() -> None:
     assert mask.tolist() == [[1] * 7, [1] * 5 + [0] * 2]
     assert types is not None
     assert types.tolist() == [[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0]]
+
+
+@pytest.mark.parametrize(("longest", "length"), [(None, 16), (16, 16), (12, 12), (9, 9)])
+def test_rows_on_cuda_are_aligned(
+    monkeypatch: pytest.MonkeyPatch, longest: int | None, length: int
+) -> None:
+    """To 8 tokens, but not beyond the encoder's positions; the outputs are the same."""
+    model = tiny_model()
+    scorer = TorchScorer(model, longest=longest)
+    windows = [window([4, 5, 6, 7, 8]), window([1])]
+    plain = scorer.run(windows)
+    copies = []
+
+    def copy(array: np.ndarray, device: torch.device) -> Tensor:
+        copies.append(device)
+        return torch.from_numpy(array)
+
+    monkeypatch.setattr(scorer, "device", torch.device("cuda:1"))
+    monkeypatch.setattr("secateur.model.scorer.to_device", copy)
+    aligned = scorer.run(windows)
+    assert encoder_of(model).seen[1][0].shape == (2, length)
+    assert copies == [torch.device("cuda:1")]
+    for ours, theirs in zip(aligned, plain, strict=True):
+        assert ours.relevance_logit == theirs.relevance_logit
+        np.testing.assert_array_equal(ours.keep_probabilities, theirs.keep_probabilities)
+
+
+def test_copies_to_cuda_are_pinned_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[Any] = []
+
+    def pin(tensor: Tensor) -> Tensor:
+        steps.append("pin")
+        return tensor
+
+    def to(tensor: Tensor, device: torch.device, *, non_blocking: bool = False) -> Tensor:
+        steps.append((device.type, non_blocking))
+        return tensor
+
+    monkeypatch.setattr(Tensor, "pin_memory", pin)
+    monkeypatch.setattr(Tensor, "to", to)
+    assert to_device(np.arange(3), torch.device("cuda")).tolist() == [0, 1, 2]
+    to_device(np.arange(3), torch.device("mps"))
+    assert steps == ["pin", ("cuda", True), ("mps", False)]
 
 
 def test_an_encoder_without_types_gets_none() -> None:
@@ -200,6 +247,21 @@ def test_out_of_memory_is_memory_error(error: Exception | None) -> None:
     """Only this step knows torch's own errors; the batcher retries on MemoryError."""
     with pytest.raises(MemoryError):
         TorchScorer(tiny_model(encoder=Broken(error))).run([window([1])])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("kind", ["open_provence", "open_provence-bert", "zilliz_highlight"])
+def test_low_precision_alone_as_in_a_batch(kind: str, dtype: str, tmp_path: Path) -> None:
+    """Encoders that would be padded, too: padding moves sums by an ulp, rounding makes it more."""
+    write(kind, tmp_path)
+    engine = load_engine(tmp_path, dtype=dtype)
+    query = engine.prepare_query("what opens the valve?", PruneOptions())
+    texts = [Passage("valve opens ! code 77 hall quiet " * n) for n in (1, 2, 5, 3)]
+    windows = [w for p in engine.prepare_passages(query, texts) for w in p.windows]
+    for window_, together in zip(windows, engine.run(windows), strict=True):
+        (alone,) = engine.run([window_])
+        assert alone.relevance_logit == pytest.approx(together.relevance_logit, abs=1e-5)
+        assert alone.keep_probabilities == pytest.approx(together.keep_probabilities, abs=1e-5)
 
 
 def test_another_failure_is_not_out_of_memory() -> None:

@@ -35,6 +35,7 @@ from secateur.model.prepared import EncodedWindow, WindowOutput
 from secateur.server.app import SERVICE, App, address, run, serve
 from secateur.server.gate import Gate, State
 from secateur.server.settings import ServerSettings, SettingsError
+from secateur.server.warmup import lengths
 from secateur.v1 import rerank_prune_pb2 as pb
 from secateur.v1 import rerank_prune_pb2_grpc as pb_grpc
 
@@ -67,6 +68,44 @@ async def test_health_is_red_until_a_real_pass_is_done() -> None:
         assert await server.health() == await server.health(SERVICE) == SERVING
         assert scorer.batches
         assert (await server.rerank(QUERY, [RED])).results
+
+
+async def passes_of_the_warm_up(scorer: FakeScorer, **info: Any) -> list[list[int]]:
+    """Token counts of the windows of every batch."""
+    async with serving(
+        scorer=scorer, warm=False, engine_parts=info, max_batch_tokens=128, max_batch_windows=3
+    ) as server:
+        await server.app.warm_up()
+        return list(scorer.batches)
+
+
+async def test_the_warm_up_runs_every_length_off_the_cpu() -> None:
+    """A full batch of each, the longest first, that a GPU has chosen its kernels by then."""
+    passages = await passes_of_the_warm_up(FakeScorer(), window_tokens=100)
+    batches = await passes_of_the_warm_up(FakeScorer(), window_tokens=100, device="cuda:0")
+    assert batches == [*passages, [100], [64, 64], [32, 32, 32]]
+
+
+async def test_a_length_that_does_not_fit_into_memory_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Shorter passages can be served all the same."""
+
+    def out_of_memory(windows: Sequence[EncodedWindow]) -> None:
+        if any(window.token_count == 100 for window in windows):
+            raise MemoryError
+
+    scorer = FakeScorer(fail=out_of_memory)
+    assert (await passes_of_the_warm_up(scorer, window_tokens=100, device="mps"))[-1] == [32] * 3
+    assert "windows of 100 tokens cannot be run: the model ran out of memory" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("window_tokens", "expected"),
+    [(512, [512, 256, 128, 64, 32]), (33, [33, 32]), (32, [32]), (20, [20])],
+)
+def test_lengths_of_the_warm_up(window_tokens: int, expected: list[int]) -> None:
+    assert lengths(window_tokens) == expected
 
 
 async def test_a_warm_up_that_scores_nothing_is_no_warm_up() -> None:

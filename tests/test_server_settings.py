@@ -60,6 +60,28 @@ def test_the_config_flag_beats_the_config_variable(
     assert load_settings(config=tmp_path / "b").port == 2
 
 
+def test_batches_suit_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Wherever the device is named; a given number always wins."""
+    assert batches() == (2_048, 64)
+    assert batches(device="mps") == (2_048, 64)
+    assert batches(device="cuda:1") == (32_768, 1_024)
+    assert batches(device="cuda", max_batch_tokens=5) == (5, 1_024)
+    assert batches(max_batch_windows=5) == (2_048, 5)
+    file = tmp_path / "secateur.toml"
+    file.write_text('device = "cuda"\nmax_batch_windows = 7\n')
+    assert batches(config=file) == (32_768, 7)
+    monkeypatch.setenv("SECATEUR_MAX_BATCH_TOKENS", "9")
+    assert batches(config=file) == (9, 7)
+    with pytest.raises(SettingsError, match=r"--device: .*, not 'cudas'") as caught:
+        load_settings(device="cudas")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def batches(**flags: object) -> tuple[int, int]:
+    settings = load_settings(**flags)
+    return settings.max_batch_tokens, settings.max_batch_windows
+
+
 def test_an_empty_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECATEUR_MODEL", "")
     assert load_settings().model is None

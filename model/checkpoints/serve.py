@@ -27,7 +27,13 @@ def engine_of(checkpoint: Checkpoint, *, dtype: str, device: str, limits: Limits
         logger.info("dtype auto: %s", dtype)
     family, settings = checkpoint.family, checkpoint.settings
     tokenizer = FastTokenizer(checkpoint.tokenizer)
-    scorer = TorchScorer(checkpoint.model, dtype=dtype, device=device, pad_id=tokenizer.pad_id)
+    scorer = TorchScorer(
+        checkpoint.model,
+        dtype=dtype,
+        device=device,
+        pad_id=tokenizer.pad_id,
+        longest=settings.window_tokens,
+    )
     template = _template(checkpoint, tokenizer)
     info = ModelInfo(
         id=settings.id,

@@ -8,11 +8,7 @@ from secateur.bench.agreement import Verdict
 from secateur.bench.timing import Side
 from secateur.bench.workload import Query, Workload
 from secateur.errors import InvalidRequestError, SecateurError
-from secateur.model.batching import (
-    DEFAULT_BATCH_TOKENS,
-    DEFAULT_BATCH_WINDOWS,
-    token_budget_batches,
-)
+from secateur.model.batching import default_budget, token_budget_batches
 from secateur.model.prepared import WindowOutput
 from secateur.model.pruner import Pruner
 from secateur.model.token_limits import check_request_tokens
@@ -121,7 +117,8 @@ def prune_at_once(pruner: Pruner, queries: Sequence[Query]) -> list[list[PrunedP
     ]
     outputs: dict[int, WindowOutput] = {}
     lengths = [window.token_count for window in windows]
-    for batch in token_budget_batches(lengths, DEFAULT_BATCH_TOKENS, DEFAULT_BATCH_WINDOWS):
+    budget = default_budget(pruner.info.device)
+    for batch in token_budget_batches(lengths, budget.tokens, budget.windows):
         outputs.update(zip(batch, engine.run([windows[i] for i in batch]), strict=True))
     waiting = iter(range(len(windows)))
     return [

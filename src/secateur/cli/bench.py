@@ -51,11 +51,11 @@ def bench(
     with sigterm_unwinds():
         measured = run.run()
     text = json.dumps(measured, indent=2, allow_nan=False)
-    if record is not None:
-        record.write_text(text + "\n", encoding="utf-8")
     if json_output:
         typer.echo(text)
-        return
-    from secateur._render import console_for_output
+    else:
+        from secateur._render import console_for_output
 
-    render(console_for_output(), measured)
+        render(console_for_output(), measured)
+    if record is not None:  # at last: what was measured for minutes must not be lost to a full disk
+        record.write_text(text + "\n", encoding="utf-8")

@@ -197,11 +197,12 @@ def load_pruner(model: str | None, dtype: str | None = None) -> Pruner:
     with extra_needed("train"):
         from secateur import Pruner
         from secateur.model.modes import AUTO, check_mode
+    mode = AUTO if dtype is None else dtype
     try:
-        check_mode(dtype or AUTO)
+        check_mode(mode)
     except ValueError as error:
         raise BadInputError(f"--dtype: {error}") from None
-    return Pruner.load(model, dtype=dtype or AUTO)
+    return Pruner.load(model, dtype=mode)
 
 
 def _defaults(arguments: PruneArguments, info: ModelInfo) -> tuple[KeepRule, float]:
