@@ -23,7 +23,7 @@ results = client.search(
     # With a model of Zilliz Cloud, Milvus's own SemanticHighlighter would stand here, with the
     # same question, input fields and threshold.
 )
-highlight_hits(results, question, pruner=Pruner.load(), input_fields=["text"], threshold=0.3)
+highlight_hits(results, question, pruner=Pruner.load(), input_fields=["text"], threshold=0.4)
 for hit in results[0]:
     print(hit["document_id"])
     highlight = hit["highlight"]["text"]

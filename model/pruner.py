@@ -39,6 +39,7 @@ OUT_OF_MEMORY = PassageError(
 class Pruner:
     """Reranks and prunes passages with one loaded model.
 
+    Load it after a fork, not before: the threads of a pass do not survive one.
     Thread-safe: calls may overlap, their forward passes take turns. A batch holds at most
     ``max_batch_tokens`` tokens with its padding, and ``max_batch_windows`` windows; by default
     what suits the device (``batching.default_budget``).

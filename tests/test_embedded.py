@@ -18,14 +18,14 @@ ANSWER = "The code is 7781."
 
 @pytest.fixture(scope="module")
 def pruner() -> Pruner:
-    """The embedded model, loaded once."""
-    return Pruner.load()
+    """The embedded model, loaded once; in float32, which every machine has."""
+    return Pruner.load(dtype="float32")
 
 
 @pytest.fixture(scope="module")
 def small_windows(pruner: Pruner) -> Pruner:
     """The same model with windows of 128 tokens: many windows at little cost."""
-    engine = load_engine()
+    engine = load_engine(dtype="float32")
     engine.info = replace(pruner.info, window_tokens=128, max_query_tokens=62)
     return Pruner(engine)
 
