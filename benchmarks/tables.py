@@ -191,7 +191,7 @@ BLOCKS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "growth": ("growth.json", growth),
     "sizing": ("growth.json", sizing),
     "profile": ("roofline-*.json", profile),
-    "memory": ("memory.json", memory),
+    "memory": ("soak.json", memory),
 }
 """By name in the document: the record (a pattern gives all that fit), and what makes the text."""
 
