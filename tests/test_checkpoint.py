@@ -95,6 +95,7 @@ def test_pruner_runs_any_such_checkpoint(tmp_path: Path) -> None:
     [
         (lambda f: (f / "config.json").unlink(), "config.json"),
         (lambda f: (f / "config.json").write_text("{"), "not JSON"),
+        (lambda f: (f / "config.json").write_text("[" * 100_000), "not JSON"),
         (lambda f: (f / "config.json").write_text("[]"), "expected an object, found list"),
         (lambda f: _edit_config(f, hidden_size="many"), "not a deberta-v2 config"),
         (
