@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from secateur.bench.report import MODE_ROWS
+
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "records"
 DOCUMENT = ROOT / "docs" / "performance.md"
@@ -72,23 +74,10 @@ def together(bench: Record) -> str:
 
 def modes(bench: Record) -> str:
     """Every mode beside its opponents and its reference."""
-    keys = {
-        "speedup_vs_crossencoder": "× CrossEncoder, batches of 32",
-        "speedup_vs_crossencoder_batch_1": "× CrossEncoder, batches of 1",
-        "speedup_vs_process": "× `process()`",
-        "server_efficiency": "server ÷ loop in process",
-        "reference": "compared with",
-        "equal_decisions": "equal decisions",
-        "equal_top10": "equal top 10",
-        "max_logit_difference": "largest logit difference",
-        "p50_ms": "p50 of a query, ms",
-        "p95_ms": "p95 of a query, ms",
-        "peak_memory_mb": "peak memory, MiB",
-    }
     names = list(bench["modes"])
     rows = [
         [title, *(bench["modes"][mode].get(key, "does not run here") for mode in names)]
-        for key, title in keys.items()
+        for key, title in MODE_ROWS.items()
     ]
     return table(["", *names], rows)
 

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 _NOT_RATES = ("queries",)
+
+MODE_ROWS: Final = {
+    "speedup_vs_crossencoder": "× CrossEncoder, batches of 32",
+    "speedup_vs_crossencoder_batch_1": "× CrossEncoder, batches of 1",
+    "speedup_vs_process": "× process()",
+    "server_efficiency": "server ÷ loop in process",
+    "reference": "compared with",
+    "equal_decisions": "equal decisions",
+    "equal_top10": "equal top 10",
+    "max_logit_difference": "largest logit difference",
+    "p50_ms": "p50 of a query, ms",
+    "p95_ms": "p95 of a query, ms",
+    "peak_memory_mb": "peak memory, MiB",
+}
+"""What is shown of each mode: keys of the record's ``modes``, and their titles."""
 
 
 def render(console: Console, record: Mapping[str, Any]) -> None:
@@ -49,22 +64,9 @@ def _rates(console: Console, title: str, sides: Mapping[str, Any]) -> None:
 
 
 def _modes(console: Console, modes: Mapping[str, Mapping[str, Any]]) -> None:
-    rows = {
-        "speedup_vs_crossencoder": "× CrossEncoder, batches of 32",
-        "speedup_vs_crossencoder_batch_1": "× CrossEncoder, batches of 1",
-        "speedup_vs_process": "× process()",
-        "server_efficiency": "server ÷ loop in process",
-        "reference": "compared with",
-        "equal_decisions": "equal decisions",
-        "equal_top10": "equal top 10",
-        "max_logit_difference": "largest logit difference",
-        "p50_ms": "p50 of a query, ms",
-        "p95_ms": "p95 of a query, ms",
-        "peak_memory_mb": "peak memory, MiB",
-    }
     runs = {mode: figures for mode, figures in modes.items() if "unavailable" not in figures}
     table = _table("Modes", "", *runs)
-    for key, title in rows.items():
+    for key, title in MODE_ROWS.items():
         table.add_row(title, *(_value(figures[key]) for figures in runs.values()))
     console.print(table)
     for mode, figures in modes.items():
