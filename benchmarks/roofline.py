@@ -51,7 +51,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "aten::masked_fill_",
     ),
     "layer norms": ("aten::layer_norm", "aten::native_layer_norm"),
-    "activation": ("aten::gelu",),
+    "activation": ("aten::gelu", "aten::gelu_"),
     "embeddings": ("aten::embedding", "aten::index_select"),
     "copies and casts": (
         "aten::copy_",

@@ -266,6 +266,7 @@ def _single_threaded(threads: int) -> ThreadPoolExecutor:
     barrier = Barrier(threads)
 
     def start() -> None:
+        torch.get_num_threads()  # a thread's first use of torch sets the number anew
         torch.set_num_threads(1)
         barrier.wait()
 

@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from secateur.model import kernels
+from secateur.model.scratch import Room, fresh
 
 _GROUP: Final = 256
+
+
+class Float32Linear(nn.Module):
+    """A linear layer as it is, its result in the room given."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.register_buffer("weight", linear.weight.detach())
+        self.register_buffer("bias", _bias(linear))
+
+    def forward(self, x: Tensor, room: Room = fresh, name: str = "") -> Tensor:
+        """[N, K] → [N, M], in ``room(name)``."""
+        out = room(name, len(x), len(self.weight))
+        return torch.addmm(self.bias, x, self.weight.t(), out=out)
 
 
 class Bfloat16Linear(nn.Module):
     """A linear layer whose product is taken in bfloat16."""
 
     weight: Tensor
-    bias: Tensor | None
+    bias: Tensor
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        bias = linear.bias
         self.register_buffer("weight", linear.weight.detach().bfloat16())
-        self.register_buffer("bias", None if bias is None else bias.detach().bfloat16())
+        self.register_buffer("bias", _bias(linear).bfloat16())
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., K] → float32 [..., M]."""
-        return nn.functional.linear(x.bfloat16(), self.weight, self.bias).float()
+    def forward(self, x: Tensor, room: Room = fresh, name: str = "") -> Tensor:
+        """[N, K] → float32 [N, M], in ``room(name)``."""
+        shape = len(x), len(self.weight)
+        inputs = room("bfloat16", *x.shape, dtype=torch.bfloat16).copy_(x)
+        product = room("product", *shape, dtype=torch.bfloat16)
+        torch.addmm(self.bias, inputs, self.weight.t(), out=product)
+        return room(name, *shape).copy_(product)
 
 
 class Int8Linear(nn.Module):
@@ -39,11 +61,6 @@ class Int8Linear(nn.Module):
     VNNI that is slower than float32.
     """
 
-    weights: Tensor
-    scales: Tensor
-    sums: Tensor
-    bias: Tensor
-
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         outputs, inputs = linear.weight.shape
@@ -51,30 +68,29 @@ class Int8Linear(nn.Module):
         weight = linear.weight.detach().float().view(outputs, groups, -1).transpose(0, 1)
         largest = weight.abs().amax(dim=2)  # [G, M]
         scales = torch.where(largest > 0, largest, 127.0) / 127
-        zeros = torch.zeros(outputs, dtype=torch.float32)
-        bias = zeros if linear.bias is None else linear.bias.detach().float()
         rounded = (weight / scales.unsqueeze(2)).round()  # [G, M, K]
-        self.register_buffer("weights", rounded.to(torch.int8).contiguous())
-        self.register_buffer("scales", scales)
+        self._shape = groups, outputs, inputs // groups
+        self._weights = rounded.to(torch.int8).contiguous().transpose(1, 2).unbind()  # G [K, M]
+        self._scales = scales.numpy()
         # Of the rounded weights: their error then counts for the input, not for the distance
         # from the center, and most inputs after a GELU are nearly 0.
-        self.register_buffer("sums", rounded.sum(dim=2) * scales)
-        self.register_buffer("bias", bias.clone())
+        self._sums = (rounded.sum(dim=2) * scales).numpy()
+        self._bias = _bias(linear).float().numpy()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., G*K] → float32 [..., M]."""
-        groups, outputs, width = self.weights.shape
+    def forward(self, x: Tensor, room: Room = fresh, name: str = "") -> Tensor:
+        """[..., G*K] → float32 [..., M], in ``room(name)``."""
+        groups, outputs, width = self._shape
         rows = x.reshape(-1, groups * width).float().contiguous()
         count = len(rows)
-        quantized = torch.empty(groups, count, width, dtype=torch.int8)
-        scales, centers = torch.empty(2, groups, count, dtype=torch.float32)
-        kernels.quantize(_array(rows), _array(quantized), _array(scales), _array(centers))
-        products = torch.empty(groups, count, outputs, dtype=torch.int32)
-        for group in range(groups):
-            _multiply(quantized[group], self.weights[group].t(), products[group])
-        out = torch.empty(count, outputs, dtype=torch.float32)
-        inputs = (products, scales, centers, self.scales, self.sums, self.bias, out)
-        kernels.dequantize(*map(_array, inputs))
+        quantized = room("int8", groups, count, width, dtype=torch.int8)
+        products = room("int32", groups, count, outputs, dtype=torch.int32)
+        out = room(name, count, outputs)
+        scales, centers = np.empty((2, groups, count), np.float32)
+        kernels.quantize(rows.detach().numpy(), quantized.numpy(), scales, centers)
+        for inputs, weights, into in zip(quantized, self._weights, products, strict=True):
+            _multiply(inputs, weights, into)
+        given = products.numpy(), scales, centers, self._scales, self._sums, self._bias
+        kernels.dequantize(*given, out.numpy())
         return out.view(*x.shape[:-1], outputs)
 
 
@@ -96,5 +112,8 @@ def _multiply(inputs: Tensor, weights: Tensor, into: Tensor) -> None:
         into.copy_(inputs.float() @ weights.float())
 
 
-def _array(tensor: Tensor) -> Any:
-    return tensor.detach().numpy()
+def _bias(linear: nn.Linear) -> Tensor:
+    """[M], zeros for a layer that has none."""
+    if linear.bias is None:
+        return linear.weight.new_zeros(linear.out_features)
+    return linear.bias.detach()

@@ -12,12 +12,12 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from secateur.errors import CheckpointError
-from secateur.model.linear import Bfloat16Linear, Int8Linear
+from secateur.model.linear import Bfloat16Linear, Float32Linear, Int8Linear
 
 AUTO: Final = "auto"
 
-LINEAR: Mapping[str, Callable[[nn.Linear], Callable[[Tensor], Tensor]]] = MappingProxyType(
-    {"float32": lambda layer: layer, "bfloat16": Bfloat16Linear, "int8": Int8Linear}
+LINEAR: Mapping[str, Callable[[nn.Linear], Callable[..., Tensor]]] = MappingProxyType(
+    {"float32": Float32Linear, "bfloat16": Bfloat16Linear, "int8": Int8Linear}
 )
 """What takes the place of an encoder's linear layers in each mode, by its public name."""
 

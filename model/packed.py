@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import DebertaV2Model
+from transformers.activations import GELUActivation
 
 from secateur.model import kernels
 from secateur.model.attention import (
@@ -29,8 +30,11 @@ from secateur.model.attention import (
     bucket_row,
     single_threaded,
 )
+from secateur.model.scratch import Room, Scratch
 
-Linear = Callable[[Tensor], Tensor]
+Linear = Callable[..., Tensor]
+"""A layer of :mod:`secateur.model.linear`: input, room and the name of the result's room."""
+
 Sequences = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 _UNEVEN: Final = 1.25
@@ -60,6 +64,7 @@ class PackedEncoder:
         self._buckets = int(attention.position_buckets)
         self._longest = int(attention.max_relative_positions)
         self._threads = threads
+        self._scratch = Scratch()
 
     @staticmethod
     def supports(encoder: nn.Module) -> bool:
@@ -98,11 +103,8 @@ class PackedEncoder:
         positions = torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])).unsqueeze(0)
         x = self._embeddings(input_ids=ids, token_type_ids=types, position_ids=positions)[0]
         buckets = [bucket_row(length, self._buckets, self._longest) for length in lengths]
-        # Used again and again. The process may have set another default dtype.
-        size = max(SCORES_AT_A_TIME, max(lengths) ** 2)
-        scores = torch.empty(size, dtype=torch.float32)
         for layer in self._layers:
-            x = layer(x, buckets, scores)
+            x = layer(x, buckets, self._scratch)
         return list(x.split(lengths))
 
 
@@ -127,43 +129,67 @@ class _Layer:
         self._pos_key = pos_key.view(heads).permute(1, 2, 0).contiguous()  # [H, d, B]
         self._pos_query = pos_query.view(heads).transpose(0, 1).contiguous()  # [H, B, d]
         self._out = linear(layer.attention.output.dense)
-        self._out_norm: Linear = layer.attention.output.LayerNorm
+        self._out_norm: Callable[[Tensor], Tensor] = layer.attention.output.LayerNorm
         self._up = linear(layer.intermediate.dense)
-        self._activation: Linear = layer.intermediate.intermediate_act_fn
+        self._activation = _in_place(layer.intermediate.intermediate_act_fn)
         self._down = linear(layer.output.dense)
-        self._down_norm: Linear = layer.output.LayerNorm
+        self._down_norm: Callable[[Tensor], Tensor] = layer.output.LayerNorm
 
-    def __call__(self, x: Tensor, buckets: Sequence[NDArray[np.uint32]], scores: Tensor) -> Tensor:
-        """[T, D] → [T, D]. buckets: of each sequence. scores: scratch."""
-        qkv = self._qkv(x)  # [T, 3*H*d]
-        context = torch.empty(x.shape[0], self._heads, self._head_size, dtype=torch.float32)
-        start = 0
-        for bucket in buckets:
-            rows = slice(start, start + (len(bucket) + 1) // 2)
-            self._attend(qkv[rows], bucket, scores, context[rows])
-            start = rows.stop
-        x = self._out_norm(self._out(context.flatten(1)).add_(x))
-        return self._down_norm(self._down(self._activation(self._up(x))).add_(x))
+    def __call__(self, x: Tensor, buckets: Sequence[NDArray[np.uint32]], room: Room) -> Tensor:
+        """[T, D] → [T, D]. buckets: of each sequence."""
+        lengths = [(len(bucket) + 1) // 2 for bucket in buckets]
+        qkv = self._qkv(x, room, "qkv").view(len(x), 3, self._heads, -1)
+        query, key, value = qkv.permute(1, 2, 0, 3)  # each [H, T, d]
+        context = room("context", len(x), self._heads, self._head_size)
+        for q, k, v, into, bucket in zip(
+            query.split(lengths, 1),
+            key.transpose(1, 2).split(lengths, 2),
+            value.split(lengths, 1),
+            context.transpose(0, 1).split(lengths, 1),
+            buckets,
+            strict=True,
+        ):
+            self._attend(q, k, v, into, bucket, room)
+        x = self._out_norm(self._out(context.flatten(1), room, "out").add_(x))
+        up = self._activation(self._up(x, room, "up"))
+        return self._down_norm(self._down(up, room, "down").add_(x))
 
     def _attend(
-        self, qkv: Tensor, bucket: NDArray[np.uint32], scratch: Tensor, context: Tensor
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        context: Tensor,
+        bucket: NDArray[np.uint32],
+        room: Room,
     ) -> None:
-        """One sequence, some heads at a time. qkv: [L, 3*H*d]; fills context [L, H, d]."""
-        length = qkv.shape[0]
-        query, key, value = qkv.view(length, 3, self._heads, -1).permute(1, 2, 0, 3)  # [H, L, d]
-        key = key.transpose(1, 2)
+        """One sequence, some heads at a time.
+
+        query and value: [H, L, d]; key: [H, d, L]; context, filled in: [H, L, d].
+        """
+        length = query.shape[1]
         step = max(1, SCORES_AT_A_TIME // length**2)
-        for first in range(0, self._heads, step):
-            heads = slice(first, min(first + step, self._heads))
-            count = heads.stop - heads.start
-            scores = scratch[: count * length**2].view(count, length, length)
-            torch.bmm(query[heads], key[heads], out=scores)
-            c2p = torch.bmm(query[heads], self._pos_key[heads])
-            p2c = torch.bmm(self._pos_query[heads], key[heads])
+        parts = (query, key, value, context, self._pos_key, self._pos_query)
+        some = zip(*(part.split(step) for part in parts), strict=True)
+        for q, k, v, into, pos_key, pos_query in some:
+            count, places = len(pos_key), pos_key.shape[2]
+            scores = room("scores", count, length, length)
+            torch.bmm(q, k, out=scores)
+            c2p = room("c2p", count, length, places)
+            torch.bmm(q, pos_key, out=c2p)
+            p2c = room("p2c", count, places, length)
+            torch.bmm(pos_query, k, out=p2c)
             kernels.biased_softmax(
                 scores.numpy(), c2p.numpy(), p2c.numpy(), bucket, np.full(count, length)
             )
-            context[:, heads] = torch.bmm(scores, value[heads]).transpose(0, 1)
+            found = room("found", count, length, self._head_size)
+            into.copy_(torch.bmm(scores, v, out=found))
+
+
+def _in_place(activation: Any) -> Callable[[Tensor], Tensor]:
+    """The activation; the usual one without new memory."""
+    exact = isinstance(activation, GELUActivation) and activation.act is nn.functional.gelu
+    return torch.ops.aten.gelu_ if exact else activation
 
 
 def even_shares(lengths: Sequence[int], threads: int) -> list[list[int]] | None:

@@ -19,8 +19,9 @@ from transformers import BertConfig, BertModel, DebertaV2Config, DebertaV2Model
 from secateur.model import kernels, linear
 from secateur.model.attention import bucket_row, fused_attention, single_threaded
 from secateur.model.deberta import adopt_fast_attention
-from secateur.model.linear import Bfloat16Linear, Int8Linear
+from secateur.model.linear import Bfloat16Linear, Float32Linear, Int8Linear
 from secateur.model.packed import PackedEncoder, even_shares
+from secateur.model.scratch import Scratch
 
 LENGTHS = (1, 2, 7, 40, 33, 64)
 
@@ -85,14 +86,14 @@ def largest(first: list[torch.Tensor], second: list[torch.Tensor]) -> float:
 def test_equal_to_the_stock_encoder(overrides: dict[str, Any], threads: int) -> None:
     """However sequences are shared out among threads."""
     model = encoder(**overrides)
-    packed = PackedEncoder(model, linear=lambda layer: layer, threads=threads)
+    packed = PackedEncoder(model, linear=Float32Linear, threads=threads)
     assert largest(packed(sequences()), alone(model, sequences())) < 2e-5
     assert largest(packed(sequences((5,))), alone(model, sequences((5,)))) < 2e-5
 
 
 @pytest.mark.parametrize(
     ("linear", "tolerance"),
-    [(lambda layer: layer, 1e-5), (Bfloat16Linear, 2e-2), (Int8Linear, 2e-2)],
+    [(Float32Linear, 1e-5), (Bfloat16Linear, 2e-2), (Int8Linear, 2e-2)],
 )
 def test_alone_or_together(linear: Any, tolerance: float) -> None:
     """Neighbours change the order of float32 sums, which low precision may round otherwise."""
@@ -112,7 +113,7 @@ def test_low_precision_is_near(linear: Any, tolerance: float) -> None:
     assert 0 < difference < tolerance
 
 
-@pytest.mark.parametrize("product", [lambda layer: layer, Bfloat16Linear, Int8Linear])
+@pytest.mark.parametrize("product", [Float32Linear, Bfloat16Linear, Int8Linear])
 def test_another_default_dtype_of_the_process(product: Any) -> None:
     """Other libraries set it, some of them in the background, while they load a model."""
     model = encoder()
@@ -140,6 +141,37 @@ def test_one_pool_however_many_threads_ask_first() -> None:
         pools = set(callers.map(ask, range(8)))
     assert len(pools) == 1
     assert torch.get_num_threads() == before
+
+
+def test_a_thread_of_the_pool_uses_no_other() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        used = single_threaded(5).map(lambda _: torch.get_num_threads(), range(20))
+        assert set(used) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_pass_leaves_the_results_of_the_one_before_alone() -> None:
+    """Its scratch memory is used again."""
+    packed = PackedEncoder(encoder(), linear=Int8Linear, threads=1)
+    found = packed(sequences())
+    kept = [states.clone() for states in found]
+    packed(sequences(LENGTHS[::-1]))
+    assert all(map(torch.equal, found, kept))
+
+
+def test_scratch_is_kept_and_grows() -> None:
+    scratch = Scratch()
+    first = scratch("a", 2, 3).fill_(1)
+    assert scratch("b", 2, 3).data_ptr() != first.data_ptr()
+    assert scratch("a", 3).tolist() == [1, 1, 1]
+    assert scratch("a", 4, 2).shape == (4, 2)
+    with ThreadPoolExecutor(1) as other:
+        theirs = other.submit(scratch, "a", 2, 3).result()
+    assert theirs.data_ptr() != scratch("a", 2, 3).data_ptr()
 
 
 def test_what_is_supported() -> None:
