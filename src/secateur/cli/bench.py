@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from secateur.cli.evaluate import check_output, faults_of
 from secateur.cli.exits import extra_needed
+from secateur.cli.labelled import check_output, faults_of
 from secateur.cli.options import Json, command
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from secateur.cli.evaluate import Data, check_output, faults_of, load_pruner
 from secateur.cli.exits import BadInputError, extra_needed
+from secateur.cli.labelled import Data, check_output, faults_of, load_pruner
 from secateur.cli.options import Model, command
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from secateur.cli.exits import BadInputError, extra_needed
+from secateur.cli.labelled import Data, check_output, faults_of, load_pruner
 from secateur.cli.options import Dtype, Json, Model, command
 from secateur.errors import SecateurError, UnsupportedByModelError
 from secateur.types import KeepRule, ModelInfo
@@ -19,17 +18,12 @@ from secateur.types import KeepRule, ModelInfo
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from secateur import Pruner
     from secateur.training.evaluation.sweep import SweepPoint
 
 evaluate = typer.Typer(
     help="Measure pruning or reranking on a labelled set, beside trivial baselines.",
     no_args_is_help=True,
 )
-
-Data = Annotated[
-    Path, typer.Option(metavar="FILE", help="Labelled rows, .jsonl or .jsonl.xz: see the docs.")
-]
 
 _PLOTS = (".png", ".svg")
 _AGAINST = "Against an earlier run"
@@ -169,40 +163,6 @@ def rerank(
 
         heading = _heading(info, data, result.passages, skipped)
         report.print_rerank(_console(), result, heading)
-
-
-@contextmanager
-def faults_of(file: Path) -> Iterator[None]:
-    """Turn what is wrong with a file of the user into BadInputError."""
-    try:
-        yield
-    except UnicodeDecodeError:
-        raise BadInputError(f"{file}: not valid UTF-8") from None
-    except ValueError as error:
-        raise BadInputError(str(error)) from None
-    except OSError as error:
-        raise BadInputError(f"cannot read {file}: {error.strerror or error}") from None
-
-
-def check_output(option: str, file: Path) -> None:
-    """Raises BadInputError, before any work, for a file that cannot be written there."""
-    if not file.parent.is_dir():
-        raise BadInputError(f"{option} {file}: there is no folder {file.parent}")
-    if file.is_dir():
-        raise BadInputError(f"{option} {file}: is a folder, must be a file")
-
-
-def load_pruner(model: str | None, dtype: str | None = None) -> Pruner:
-    """The model to measure. Raises CheckpointError, MissingExtraError, or BadInputError."""
-    with extra_needed("train"):
-        from secateur import Pruner
-        from secateur.model.modes import AUTO, check_mode
-    mode = AUTO if dtype is None else dtype
-    try:
-        check_mode(mode)
-    except ValueError as error:
-        raise BadInputError(f"--dtype: {error}") from None
-    return Pruner.load(model, dtype=mode)
 
 
 def _defaults(arguments: PruneArguments, info: ModelInfo) -> tuple[KeepRule, float]:

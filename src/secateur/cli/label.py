@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from secateur.cli.evaluate import check_output, faults_of
 from secateur.cli.exits import FAILED, BadInputError, extra_needed
+from secateur.cli.labelled import check_output, faults_of
 from secateur.cli.options import command
 
 _KEY = "OPENAI_API_KEY"
