@@ -75,7 +75,7 @@ class Int8Linear(nn.Module):
         # Of the rounded weights: their error then counts for the input, not for the distance
         # from the center, and most inputs after a GELU are nearly 0.
         self._sums = (rounded.sum(dim=2) * scales).numpy()
-        self._bias = _bias(linear).float().numpy()
+        self._bias = _bias(linear).float().clone().numpy()
 
     def forward(self, x: Tensor, room: Room = fresh, name: str = "") -> Tensor:
         """[..., G*K] → float32 [..., M], in ``room(name)``."""

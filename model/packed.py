@@ -80,6 +80,13 @@ class PackedEncoder:
 
     def __call__(self, sequences: Sequences) -> list[Tensor]:
         """(input_ids, token_type_ids), each int64 [L], of each → float32 hidden states [L, D]."""
+        try:
+            return self._shared_out(sequences)
+        except BaseException:
+            self._scratch = Scratch()  # a batch that was too large must leave room for smaller ones
+            raise
+
+    def _shared_out(self, sequences: Sequences) -> list[Tensor]:
         lengths = [len(ids) for ids, _ in sequences]
         shares = even_shares(lengths, self._threads)
         if shares is None or self._threads == 1:

@@ -24,14 +24,16 @@ class Scratch(local):
     """
 
     def __init__(self) -> None:  # in each thread
-        self._kept: dict[str, Tensor] = {}
+        self._kept: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def __call__(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Contiguous, holding anything; overwritten after the next call with this name."""
-        size = prod(shape)
-        kept = self._kept.get(name)
+        """Contiguous, holding anything; overwritten after the next call of this name and dtype."""
+        size, key = prod(shape), (name, dtype)
+        kept = self._kept.get(key)
         if kept is None or kept.numel() < size:
-            kept = self._kept[name] = torch.empty(size, dtype=dtype)
+            del kept
+            self._kept.pop(key, None)  # before the larger one is taken
+            kept = self._kept[key] = torch.empty(size, dtype=dtype)
         return kept[:size].view(shape)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -163,12 +165,32 @@ def test_a_pass_leaves_the_results_of_the_one_before_alone() -> None:
     assert all(map(torch.equal, found, kept))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_pass_that_fails_keeps_no_memory(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a batch for which memory was too small leaves none to smaller ones."""
+    packed = PackedEncoder(encoder(), linear=Float32Linear, threads=threads)
+    expected = packed(sequences())
+    taken = weakref.ref(packed._scratch)
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kernels, "biased_softmax", fail)
+        with pytest.raises(MemoryError):
+            packed(sequences())
+    gc.collect()
+    assert taken() is None
+    assert all(map(torch.equal, packed(sequences()), expected))
+
+
 def test_scratch_is_kept_and_grows() -> None:
     scratch = Scratch()
     first = scratch("a", 2, 3).fill_(1)
     assert scratch("b", 2, 3).data_ptr() != first.data_ptr()
     assert scratch("a", 3).tolist() == [1, 1, 1]
     assert scratch("a", 4, 2).shape == (4, 2)
+    assert scratch("a", 3, dtype=torch.int8).dtype == torch.int8
     with ThreadPoolExecutor(1) as other:
         theirs = other.submit(scratch, "a", 2, 3).result()
     assert theirs.data_ptr() != scratch("a", 2, 3).data_ptr()
@@ -365,6 +387,15 @@ class TestInt8Linear:
             assert float((expected - found).norm() / expected.norm()) < 0.01
             assert torch.equal(found[3:4], int8(x[3:4]))
             assert torch.equal(found.view(3, 3, 70), int8(x.view(3, 3, 600)))
+
+    def test_later_changes_of_the_layer_are_not_seen(self) -> None:
+        layer = nn.Linear(8, 4)
+        with torch.inference_mode():
+            int8, x = Int8Linear(layer), torch.ones(1, 8)
+            before = int8(x)
+            layer.bias.add_(5)
+            layer.weight.add_(5)
+            assert torch.equal(int8(x), before)
 
     def test_a_prime_number_of_inputs_and_no_bias(self) -> None:
         linear = nn.Linear(257, 8, bias=False)
