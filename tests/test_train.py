@@ -75,6 +75,7 @@ def run(config: dict[str, Any], data: Path, out: str) -> Path:
         ({"stages": [STAGE], "accumulate": 0}, "accumulate is 0, must be at least 1"),
         ({"stages": [STAGE], "learning_rate": -1}, "learning_rate is -1, must be at least 0"),
         ({"stages": [STAGE], "learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"stages": [STAGE], "gradient_clip": 0}, "gradient_clip is 0, must be at least"),
         ({"stages": [STAGE], "bfloat16": 1}, "bfloat16 is 1, must be true or false"),
         ({"stages": [STAGE], "init": 3}, "init is 3, must be text"),
         ({"stages": [STAGE], "loss": 3}, "loss: must be a table"),
@@ -106,11 +107,13 @@ def test_every_config_that_ships_can_be_read() -> None:
         assert "Cost:" in opening
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_a_stopped_run_resumes_to_the_same_weights(
-    data: Path, monkeypatch: pytest.MonkeyPatch
+    dropout: float, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped after a checkpoint and started again, a run ends as if it had never stopped."""
     config = {"stages": [STAGE], "batch_tokens": 48, "accumulate": 2, "checkpoint_every": 3}
+    config["dropout"] = dropout
     whole = run(config, data, "whole")
     calls = 0
 
@@ -125,13 +128,44 @@ def test_a_stopped_run_resumes_to_the_same_weights(
         patch.setattr("secateur.training.train.collate", stop_in_step_four)
         with pytest.raises(KeyboardInterrupt):
             run(config, data, "parts")
+    stopped = load_file(data / "parts" / "model" / "model.safetensors")
+    still = {"stages": [STAGE], "init": str(data / "parts" / "model")}
+    still |= dict.fromkeys(("learning_rate", "head_learning_rate", "relative_learning_rate"), 0)
+    again = load_file(run(still, data, "again") / "model" / "model.safetensors")
+    assert all(torch.equal(stopped[key], again[key]) for key in stopped)
     parts = run(config, data, "parts")
     expected = load_file(whole / "model" / "model.safetensors")
     resumed = load_file(parts / "model" / "model.safetensors")
     assert all(torch.equal(expected[key], resumed[key]) for key in expected)
+    assert not all(torch.equal(expected[key], stopped[key]) for key in expected)
     with pytest.raises(ValueError, match="another config"):
         run({**config, "seed": 5}, data, "whole")
     run({**config, "bfloat16": False, "checkpoint_every": 9}, data, "whole")  # says nothing new
+
+
+def test_the_rate_warms_up_and_decays(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = []
+    step = torch.optim.AdamW.step
+
+    def record(self: torch.optim.AdamW, *arguments: Any) -> Any:
+        rates.append({group["lr"] for group in self.param_groups})
+        return step(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", record)
+    config = {"stages": [STAGE], "batch_tokens": 48, "warmup_share": 0.25}
+    config |= {"learning_rate": 0.1, "head_learning_rate": 0.2, "relative_learning_rate": 0.4}
+    run(config, data, "out")
+    warmup = len(rates) // 4
+    share = [min(one) / 0.1 for one in rates]
+    assert share[:warmup] == pytest.approx([(i + 1) / warmup for i in range(warmup)])
+    left = len(rates) - warmup
+    assert share[warmup:] == pytest.approx([(left - i) / (left + 1) for i in range(left)])
+    assert sorted(rates[3]) == pytest.approx([share[3] * 0.1, share[3] * 0.2, share[3] * 0.4])
+
+
+def test_windows_longer_than_the_models_positions_are_refused(data: Path) -> None:
+    with pytest.raises(ValueError, match="max_length is 4096, must be at most 64, the model's"):
+        run({"stages": [{**STAGE, "max_length": 4096}]}, data, "out")
 
 
 def test_a_resumed_run_does_not_repeat_its_metrics(tmp_path: Path) -> None:

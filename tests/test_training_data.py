@@ -66,6 +66,7 @@ def test_a_sentence_that_overlaps_an_answer_is_positive() -> None:
         ({"question": " "}, None),
         ({"answers": []}, None),
         ({"relevant": False}, (0, 0, 0)),
+        ({"relevant": False, "answers": [{"text": "nowhere", "start": None}]}, (0, 0, 0)),
         ({"sentences": [[0, 18], [19, 49]], "labels": [1, 0]}, (1, 0)),
         ({"sentences": [[0, 18], [19, 49]], "labels": [0, 0]}, None),
     ],
@@ -115,6 +116,18 @@ def test_a_negative_never_holds_the_answer_and_has_no_positive() -> None:
     ]
 
 
+def test_a_passage_of_the_question_itself_is_no_negative() -> None:
+    """Another candidate may answer, too, whichever question the passage came with first."""
+    shared = made("other question", "first here, then there")
+    candidates = [replace(made("q", f"{n} candidate"), question="k") for n in ("one", "two")]
+    candidates.append(replace(made("q", shared.passage), question="k"))
+    stranger = made("x", "free")
+    source = NegativeSource([shared, *candidates, stranger], random.Random(0))
+    assert {n.passage for _ in range(9) for n in source.draw(candidates[0], 9, 0.5)} == {"free"}
+    asked_twice = [made("same words?", "p"), made("same words?", "p2")]
+    assert NegativeSource(asked_twice, random.Random(0)).draw(asked_twice[0], 9, 0.5) == []
+
+
 def test_a_joined_document_keeps_its_owners_targets_and_all_sentences() -> None:
     one = made("q", "aaaaaaaaa. bbbbbbbbb.", targets=(0.0, 1.0))
     two = made("x", "ccccccccc.", targets=(1.0,))
@@ -137,18 +150,27 @@ def test_candidates_of_a_question_stay_together() -> None:
     assert sum(map(len, first)) >= 6
 
 
+def test_a_later_stage_skips_what_an_earlier_one_took() -> None:
+    rows = [{**ROW, "question": f"what opens {i}?"} for i in range(12)]
+    asked = [
+        [group[0].query for group in set_examples(item, rows, split, random.Random(draws), 5)]
+        for draws, item in enumerate([DataSet(name="s", rows=7), DataSet(name="s", skip=7)])
+    ]
+    assert sorted(asked[0] + asked[1]) == sorted(row["question"] for row in rows)
+
+
 def test_a_set_gets_its_share_of_negatives_and_joined_documents() -> None:
     rows = [{**ROW, "question": f"what opens {i}?", "passage": f"Number {i}."} for i in range(40)]
     rows = [{**r, "answers": [{"text": f"Number {i}", "start": 0}]} for i, r in enumerate(rows)]
     item = DataSet(name="s", rows=20, negatives=1.5, joined=0.5)
-    groups = set_examples(item, rows, split, random.Random(1))
+    groups = set_examples(item, rows, split, random.Random(1), 1)
     assert len(groups) == 20
     assert {len(group) for group in groups} == {2, 3}
     joined = [group[0] for group in groups if "\n\n" in group[0].passage]
     assert 4 <= len(joined) <= 16
     assert all(sum(example.targets) == 1 for example in joined)
     with pytest.raises(ValueError, match="set s: no usable row"):
-        set_examples(item, [], split, random.Random(1))
+        set_examples(item, [], split, random.Random(1), 1)
 
 
 def test_windows_cut_at_sentences_and_keep_every_sentence() -> None:
@@ -162,6 +184,14 @@ def test_windows_cut_at_sentences_and_keep_every_sentence() -> None:
         inside = window.sentence[window.sentence >= 0]
         assert set(inside) == set(range(len(window.targets)))
         assert window.token_type_ids[window.sentence >= 0].min() == 1
+
+
+def test_a_long_title_leaves_room_for_the_passage() -> None:
+    example = Example("what is red? " * 9, "hall " * 40, "the valve is red", ((0, 16),), (1,), True)
+    for length in (16, 40, 66):
+        windows = WindowEncoder(tiny_tokenizer(), length).windows(example)
+        assert windows
+        assert all(len(window) <= length for window in windows)
 
 
 @pytest.mark.parametrize(
@@ -244,18 +274,18 @@ SPANS = {"answers": None, "sentences": [[0, 18], [19, 41], [42, 49]], "labels": 
 )
 def test_a_row_of_the_wrong_shape_is_named(row: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"set toy, row 2: .*{message}"):
-        set_examples(DataSet(name="toy"), [ROW, row], split, random.Random(1))
+        set_examples(DataSet(name="toy"), [ROW, row], split, random.Random(1), 1)
 
 
 def test_an_answer_may_leave_out_its_start() -> None:
     row = {**ROW, "answers": [{"text": "valve opens"}]}
-    (group,) = set_examples(DataSet(name="toy"), [row], split, random.Random(1))
+    (group,) = set_examples(DataSet(name="toy"), [row], split, random.Random(1), 1)
     assert group[0].targets == (0.0, 1.0, 0.0)
 
 
 def test_skipping_every_row_is_an_error() -> None:
     with pytest.raises(ValueError, match="set toy: skip = 3 passes over all 1 rows"):
-        set_examples(DataSet(name="toy", skip=3), [ROW], split, random.Random(1))
+        set_examples(DataSet(name="toy", skip=3), [ROW], split, random.Random(1), 1)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ Share = Annotated[float, Bounds(0, 1)]
 NotNegative = Annotated[float, Bounds(0)]
 Count = Annotated[int, Bounds(0)]
 Positive = Annotated[int, Bounds(1)]
+ClipNorm = Annotated[float, Bounds(1e-6)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,8 @@ class DataSet:
     """One set of a stage.
 
     name: a source, see ``sources``. rows: draw at most about this many (candidates of a
-    question stay together); 0 takes all. skip: rows to pass over first, in the seeded order.
+    question stay together); 0 takes all. skip: rows to pass over first, in the order that
+    seed and name give.
     negatives: non-answering passages added to a question, on average; they compete with its
     own in the listwise loss. hard_negatives: share of them from the same article or BM25.
     joined: share of examples that become one document with one or two other passages.
@@ -103,7 +105,7 @@ class TrainConfig:
     weight_decay: NotNegative = 0.01
     warmup_share: Share = 0.06
     dropout: Share = 0.0
-    gradient_clip: NotNegative = 1.0
+    gradient_clip: ClipNorm = 1.0
     freeze_word_embeddings: bool = True
     bfloat16: bool = True
     checkpoint_every: Positive = 100

@@ -63,8 +63,8 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 def example_from_row(row: dict[str, Any], split: Splitter) -> Example | None:
     """Turn a row into an example; None for a row that cannot be used.
 
-    Unusable: a blank question, a relevant row without a positive label, or an answer that
-    is not in the passage. Underscores of a title become spaces.
+    Unusable: a blank question, or a relevant row that has no positive label or, without
+    labels, an answer that is not in the passage. Underscores of a title become spaces.
     """
     question, passage = row["question"].strip(), row["passage"]
     if not question or not passage.strip():
@@ -78,7 +78,7 @@ def example_from_row(row: dict[str, Any], split: Splitter) -> Example | None:
         spans = []
         for answer in answers:
             start = answer["start"] if answer["start"] is not None else passage.find(answer["text"])
-            if start < 0:
+            if start < 0 and row["relevant"]:
                 return None
             spans.append((start, start + len(answer["text"])))
         labels = tuple(

@@ -53,7 +53,8 @@ class WindowEncoder:
         query = self._tokenizer.encode(example.query, add_special_tokens=False).ids[:limit]
         title: list[int] = []
         if with_title and example.title:
-            title = self._tokenizer.encode(example.title, add_special_tokens=False).ids[:32]
+            room = min(32, (self._max_length - 3 - len(query)) // 2)
+            title = self._tokenizer.encode(example.title, add_special_tokens=False).ids[:room]
         encoding = self._tokenizer.encode(example.passage, add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.int64)
         starts = np.array([start for start, _ in encoding.offsets], dtype=np.int64)

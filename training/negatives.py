@@ -16,15 +16,17 @@ from secateur.training.data import Example
 class NegativeSource:
     """Draws non-answering passages for the questions of one set.
 
-    A candidate is another passage than the question's own that contains none of the
+    A candidate is a passage that no row pairs with the question and that contains none of the
     question's answer texts. A hard one is a passage of the same article (title), or, where
     the article has no other or by the toss of a coin, one of BM25's first ``depth``.
     """
 
     def __init__(self, examples: Sequence[Example], rng: random.Random, depth: int = 10) -> None:
         passages: dict[str, Example] = {}
+        self._asked: dict[str, set[str]] = defaultdict(set)  # passage → questions it stands with
         for example in examples:
             passages.setdefault(example.passage, example)
+            self._asked[example.passage].add(_key(example))
         self._pool = list(passages.values())
         self._rng = rng
         self._depth = depth
@@ -57,10 +59,16 @@ class NegativeSource:
         depth = min(self._depth, len(scores))
         return [self._pool[i] for i in np.argpartition(-scores, depth - 1)[:depth]]
 
-    @staticmethod
-    def _allowed(example: Example, other: Example) -> bool:
+    def _allowed(self, example: Example, other: Example) -> bool:
+        if other.passage == example.passage or _key(example) in self._asked[other.passage]:
+            return False
         text = other.passage.lower()
-        return other.passage != example.passage and not any(a in text for a in example.answers)
+        return not any(answer in text for answer in example.answers)
+
+
+def _key(example: Example) -> str:
+    """What rows about one question share."""
+    return example.question or example.query
 
 
 def as_negative(example: Example, other: Example) -> Example:

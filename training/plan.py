@@ -46,15 +46,20 @@ def choose(
 
 
 def set_examples(
-    item: DataSet, rows: Iterable[dict[str, Any]], split: Splitter, rng: random.Random
+    item: DataSet, rows: Iterable[dict[str, Any]], split: Splitter, rng: random.Random, seed: int
 ) -> list[list[Example]]:
-    """One set's questions with their candidates: chosen, softened, joined, with negatives."""
+    """One set's questions with their candidates: chosen, softened, joined, with negatives.
+
+    The order in which questions are chosen depends on seed and set alone, so that a later stage
+    with ``skip`` goes on where an earlier one stopped.
+    """
     examples = load_examples(rows, split, f"set {item.name}")
     if not examples:
         raise ValueError(f"set {item.name}: no usable row")
     source = NegativeSource(examples, rng)
     groups = []
-    for group in choose(by_question(examples), item.skip, item.rows, rng):
+    order = random.Random(f"{seed} {item.name}")
+    for group in choose(by_question(examples), item.skip, item.rows, order):
         first = next((example for example in group if example.relevant), group[0])
         whole, chance = divmod(item.negatives, 1)
         count = int(whole) + (rng.random() < chance)
@@ -92,12 +97,13 @@ def stage_units(
     split: Splitter,
     annotate: Annotate | None,
     rng: random.Random,
+    seed: int,
 ) -> list[Unit]:
     """Encode a stage: a unit of windows for every question."""
     encoder = WindowEncoder(tokenizer, stage.max_length)
     units: list[Unit] = []
     for item in stage.sets:
-        for group in set_examples(item, rows(item.name), split, rng):
+        for group in set_examples(item, rows(item.name), split, rng, seed):
             annotated = annotate(group) if annotate else group
             titled = rng.random() < stage.title_share
             made = [encoder.windows(example, with_title=titled) for example in annotated]
@@ -121,7 +127,7 @@ def plan(
     rng = random.Random(config.seed)
     batches: list[list[Unit]] = []
     for stage in config.stages:
-        units = stage_units(stage, rows, tokenizer, split, annotate, rng)
+        units = stage_units(stage, rows, tokenizer, split, annotate, rng, config.seed)
         made = bucketed_batches(units, config.batch_tokens, rng)
         windows = sum(map(len, units))
         tokens = sum(map(padded_tokens, made))

@@ -1,8 +1,9 @@
 """Train the two-head cross-encoder: data, model, optimiser, loop, top to bottom.
 
 A run continues from ``OUT/state.pt`` when that exists. ``OUT/metrics.jsonl`` gets a line
-every ten steps and ``OUT/metrics.png`` a plot of it with every checkpoint; the finished model
-is saved to ``OUT/model`` in float32 (``secateur.training.export`` makes the shipped form).
+every ten steps and ``OUT/metrics.png`` a plot of it. With every checkpoint the model is saved
+to ``OUT/model`` in float32 (``secateur.training.export`` makes the shipped form), so a run that
+is stopped early can be measured, too, and be another run's ``init``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 from tqdm import tqdm
+from transformers.utils.logging import disable_progress_bar
 
 from secateur.errors import CheckpointError
 from secateur.model.checkpoints.source import resolve
@@ -136,11 +138,13 @@ def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
 ) -> None:
     """Run ``config``. ``rows`` opens a set by name; see the module's docstring for ``out``.
 
-    Raises ValueError when ``out`` holds another config's run, a set cannot be used, or there is
-    no checkpoint by the name of ``init`` or ``teacher``.
+    Raises ValueError when ``out`` holds another config's run, a set cannot be used, a stage's
+    windows are longer than the model's positions, or there is no checkpoint by the name of
+    ``init`` or ``teacher``.
     """
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(threads)
+    disable_progress_bar()  # of reading and writing the weights
     # By default oneDNN keeps a compiled kernel for each of 1,024 shapes: gigabytes.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -165,6 +169,12 @@ def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
         )
     else:
         model = warm_start(start_from, seed=config.seed, **dropout)
+    longest = max(stage.max_length for stage in config.stages)
+    if longest > model.config.max_position_embeddings:
+        raise ValueError(
+            f"max_length is {longest}, must be at most {model.config.max_position_embeddings}, "
+            "the model's positions"
+        )
     model.to(device).train()
     if config.freeze_word_embeddings:
         model.deberta.embeddings.word_embeddings.weight.requires_grad_(False)
@@ -197,6 +207,7 @@ def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
     for step in progress:
         micro = batches[step * config.accumulate : (step + 1) * config.accumulate]
         optimizer.zero_grad(set_to_none=True)
+        torch.manual_seed(config.seed * 1_000_003 + step)  # dropout: the same after a stop
         for units in micro:
             parts = joint_loss(model, collate(units, pad_id), config)
             (parts["loss"] / len(micro)).backward()
@@ -224,5 +235,5 @@ def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
             torch.save(state, state_file.with_suffix(".tmp"))
             state_file.with_suffix(".tmp").replace(state_file)
             plot_records(out / METRICS, out / "metrics.png")
-    model.save_pretrained(out / "model")
-    tokenizer.save(str(out / "model" / "tokenizer.json"))
+            model.save_pretrained(out / "model")
+            tokenizer.save(str(out / "model" / "tokenizer.json"))

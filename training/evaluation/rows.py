@@ -48,8 +48,9 @@ def load_rows(path: Path, *, only_relevant: bool = False) -> tuple[list[Labelled
 
     A row's own ``sentences`` stand; without them the passage is split as in service. Its own
     ``labels`` stand; without them a sentence is to be kept when it overlaps an answer. Not
-    usable: a blank question or passage, a relevant row whose labels are all 0, an answer that
-    is not in the passage. Rows that ``only_relevant`` leaves out are not counted.
+    usable: a blank question or passage, a relevant row whose labels are all 0, or one without
+    labels and an answer that is not in the passage. Rows that ``only_relevant`` leaves out are
+    not counted.
     Raises ValueError that names file, line and field.
     """
     rows: list[LabelledRow] = []

@@ -20,7 +20,7 @@ def calibrate(
         typer.Option(
             metavar="MEASURE=X",
             help="precision=X: highest recall; recall=X: highest compression; compression=X: "
-            "highest F1; X from 0 to 1.",
+            "highest F1; X above 0, at most 1.",
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the calibration is written.")],
