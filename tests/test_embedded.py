@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from secateur.cli.app import app
 from secateur.model.pruner import Pruner, load_engine
 from secateur.types import Passage, PrunedPassage, PruneOptions
 
@@ -161,3 +165,60 @@ def test_the_relevant_passage_comes_first(pruner: Pruner) -> None:
     assert cats.probability is not None
     assert paris.probability > cats.probability
     assert paris.kept
+
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_card_and_the_readme_state_the_record(pruner: Pruner) -> None:
+    """What they claim is what was measured, of the weights that ship."""
+    record = json.loads((ROOT / "benchmarks/records/dev-quality.json").read_text("utf-8"))
+    assert record["model"] == f"{pruner.info.id}@{pruner.info.revision}"
+    card = (ROOT / "model/checkpoints/secateur-mini-en/README.md").read_text("utf-8")
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    for name, row in record["prune"].items():
+        default, trivial = row["default"], row["baselines"]
+        assert default["threshold"] == pruner.info.default_threshold
+        assert default["keep_rule"] == pruner.info.default_keep_rule
+        if name == "clapnq_unanswerable":  # has no F1
+            continue
+        best, (low, high) = row["best"], row["best"]["interval"]
+        cells = [
+            *(f"{f1:.3f}" for f1 in (trivial["keep_everything"], trivial["bm25"], default["f1"])),
+            f"{default['precision']:.3f} / {default['recall']:.3f}",
+            f"{best['f1']:.3f} ({low:.3f}–{high:.3f})",
+            f"{best['keep_rule']}, {best['threshold']:g}",
+        ]
+        assert f"({row['items']:,}) | {' | '.join(cells)} |" in card, name
+    first = record["prune"]["wikitext2"]
+    assert f"{first['default']['f1']:.3f} at the default, {first['best']['f1']:.3f} at" in readme
+    ranked = record["rerank"]["hotpotqa"]["ndcg_at_10"]
+    assert f"| {ranked:.3f} (" in card
+    assert f"nDCG@10 {ranked:.3f} (" in readme
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keys"),
+    [
+        (["evaluate", "prune", "--json"], {"f1", "threshold", "baselines"}),
+        (["evaluate", "rerank", "--json"], {"ndcg_at_10", "mrr", "baselines"}),
+        (["calibrate", "--target", "recall=0.9", "--out", "OUT"], set()),
+    ],
+)
+def test_without_a_model_the_embedded_one_is_measured(
+    arguments: list[str], keys: set[str], tmp_path: Path
+) -> None:
+    rows = [
+        {"question": QUERY, "passage": f"{FILLER} {ANSWER}", "relevant": True, "qid": "q"}
+        | {"sentences": [[0, 24], [25, 42]], "labels": [0, 1]},
+        {"question": QUERY, "passage": FILLER, "relevant": False, "qid": "q"},
+    ]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = str(tmp_path / "calibration.json")
+    arguments = [out if argument == "OUT" else argument for argument in arguments]
+    done = CliRunner().invoke(app, [*arguments, "--data", str(data)])
+    assert done.exit_code == 0, done.output
+    written = json.loads(done.stdout if keys else Path(out).read_text("utf-8"))
+    assert keys <= set(written)
+    assert "secateur-mini-en" in json.dumps(written)
