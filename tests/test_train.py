@@ -129,7 +129,7 @@ def test_a_stopped_run_resumes_to_the_same_weights(
         with pytest.raises(KeyboardInterrupt):
             run(config, data, "parts")
     stopped = load_file(data / "parts" / "model" / "model.safetensors")
-    still = {"stages": [STAGE], "init": str(data / "parts" / "model")}
+    still: dict[str, Any] = {"stages": [STAGE], "init": str(data / "parts" / "model")}
     still |= dict.fromkeys(("learning_rate", "head_learning_rate", "relative_learning_rate"), 0)
     again = load_file(run(still, data, "again") / "model" / "model.safetensors")
     assert all(torch.equal(stopped[key], again[key]) for key in stopped)
