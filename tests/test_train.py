@@ -140,7 +140,10 @@ def test_a_stopped_run_resumes_to_the_same_weights(
     assert not all(torch.equal(expected[key], stopped[key]) for key in expected)
     with pytest.raises(ValueError, match="another config"):
         run({**config, "seed": 5}, data, "whole")
+    (whole / "model" / "model.safetensors").unlink()
     run({**config, "bfloat16": False, "checkpoint_every": 9}, data, "whole")  # says nothing new
+    again = load_file(whole / "model" / "model.safetensors")
+    assert all(torch.equal(expected[key], again[key]) for key in expected)
 
 
 def test_the_rate_warms_up_and_decays(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

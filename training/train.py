@@ -133,6 +133,11 @@ def _determines(values: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k not in ("bfloat16", "checkpoint_every")}
 
 
+def _save_model(model: DebertaV2ForRerankAndPrune, tokenizer: Tokenizer, folder: Path) -> None:
+    model.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
 def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
     config: TrainConfig, rows: Rows, out: Path, split: Splitter, threads: int
 ) -> None:
@@ -225,6 +230,7 @@ def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
             progress.set_postfix(loss=record["loss"], refresh=False)
             sums, summed = {}, 0
         if done % config.checkpoint_every == 0 or done == steps:
+            _save_model(model, tokenizer, out / "model")
             state = {
                 "config": json.dumps(dataclasses.asdict(config)),
                 "model": model.state_dict(),
@@ -235,5 +241,5 @@ def train(  # noqa: PLR0915 - one page that reads top to bottom is the point
             torch.save(state, state_file.with_suffix(".tmp"))
             state_file.with_suffix(".tmp").replace(state_file)
             plot_records(out / METRICS, out / "metrics.png")
-            model.save_pretrained(out / "model")
-            tokenizer.save(str(out / "model" / "tokenizer.json"))
+    if first == steps:  # finished before: write again what may be missing
+        _save_model(model, tokenizer, out / "model")
